@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import dis
 import os
 import sys
@@ -35,18 +36,19 @@ class SignalAt:
 
     Attributes:
         left: The lines before that one; 0 or less once it has come.
+        places: The files and numbers of the lines that have run.
     """
 
     def __init__(self, count, handler=keyboard_interrupt, path=None):
         self.left = count
+        self.places = []
         self._handler = handler
         self._folder = path or os.path.dirname(tailrace.__file__)
-        self.place = "no line"  # where it has come
 
     @property
     def lines(self):
-        """The lines that have run, of a signal that is ``NEVER`` to come."""
-        return NEVER - self.left
+        """How many lines have run."""
+        return len(self.places)
 
     def __enter__(self):
         sys.settrace(self._of_call)
@@ -61,13 +63,64 @@ class SignalAt:
     def _of_line(self, frame, event, argument):
         if event == "line" and not takes_no_signal(frame):
             self.left -= 1
+            self.places.append((frame.f_code.co_filename, frame.f_lineno))
             if self.left == 0:
                 sys.settrace(None)
-                self.place = f"{frame.f_code.co_filename}:{frame.f_lineno}"
                 self._handler()
         return self._of_line
 
 
-def some_lines(count, trials):
-    """Numbers of lines from 1 to ``count``, ``trials`` of them evenly; None: all."""
-    return range(1, count + 1, 1 if trials is None else max(count // trials, 1))
+def some_lines(places, trials):
+    """Numbers of lines from 1, ``trials`` of them evenly. None: each line, as it runs first, last and in between."""
+    if trials is not None:
+        return list(range(1, len(places) + 1, max(len(places) // trials, 1)))
+    times = collections.defaultdict(list)
+    for number, place in enumerate(places, 1):
+        times[place].append(number)
+    return sorted(
+        {number for numbers in times.values() for number in (*numbers[:: max(len(numbers) // 2, 1)], numbers[-1])}
+    )
+
+
+class Rows:
+    """The rows of a program that goes on after each interrupt, in its order.
+
+    Attributes:
+        added: Those of the calls that have returned.
+        interrupts: How many calls were interrupted.
+    """
+
+    def __init__(self):
+        self.added = []
+        self.interrupts = 0
+        self._number = 0
+
+    def next(self, target):
+        """A row for ``target``, with a key of its own."""
+        self._number += 1
+        return b"%s %d" % (type(target).__name__.encode(), self._number), b"v"
+
+    def check(self, found):
+        """Each row that was added is there, none is there twice, and those of each kind of target are in order."""
+        found = [(row.key, row.value) for row in found]
+        assert len(set(found)) == len(found), "a row is there twice"
+        assert set(self.added) <= set(found), "a row is lost"
+        puts = [key.split() for key, value in found if value is not None]
+        for target in {target for target, _ in puts}:
+            numbers = [int(number) for other, number in puts if other == target]
+            assert numbers == sorted(numbers)
+        for number, (key, value) in enumerate(found):
+            assert value is not None or (key, b"v") not in found[number:]
+
+
+def at_each_line(run, trials, handler=keyboard_interrupt):
+    """Calls ``run`` with a signal at one line of the SDK after the other."""
+    with SignalAt(NEVER) as never:
+        run(never)
+    assert never.lines > 300
+    for line in some_lines(never.places, trials):
+        signal = SignalAt(line, handler)
+        try:
+            run(signal)
+        except BaseException as error:
+            raise AssertionError(f"a signal at {signal.places[-1]}, the {line}th line") from error

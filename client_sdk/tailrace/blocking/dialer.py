@@ -11,6 +11,7 @@ import ssl
 import time
 from typing import TYPE_CHECKING, TypeAlias
 
+from tailrace.blocking.guard import raise_foreign
 from tailrace.blocking.tls_socket import TlsSocket
 from tailrace.errors import TailraceError, Unreachable
 from tailrace.link.address import Address
@@ -105,6 +106,7 @@ class Dialer:
         except TailraceError as error:
             raise self._failed(error) from None
         except OSError as error:
+            raise_foreign(error)
             raise self._failed(Unreachable(f"the connection to {self._address} broke: {error}")) from None
         if not is_complete:
             self._check_time()
@@ -138,6 +140,7 @@ class Dialer:
             try:
                 found = socket.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM)
             except OSError as error:
+                raise_foreign(error)
                 raise self._failed(self._refused(error.strerror or str(error))) from None
             self._candidates.extend((family, where) for family, _, _, _, where in found)
         family, where = self._candidates.popleft()

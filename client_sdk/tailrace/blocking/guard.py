@@ -2,15 +2,21 @@
 
 A process that was forked has a copy of its parent's connection: if both used it, each would take the other's answers.
 An exception that comes from outside (KeyboardInterrupt) may leave a step half done, and a session in disorder. Both are
-refused at the next call, so that no such call passes for a success.
+refused at the next call, so that no such call passes for a success. A handler of a signal that calls the client in the
+middle of a call is refused at once, and the call goes on.
 """
 
 from __future__ import annotations
 
+import contextlib
 import threading
+from collections.abc import Callable
 
 from tailrace.errors import TailraceError, WrongProcess
 from tailrace.link.forks import OfOneProcess
+
+# The modules in whose code the errors of sockets arise.
+_OF_SOCKETS = frozenset({"tailrace", "socket", "ssl"})
 
 
 class Guard(OfOneProcess):
@@ -25,11 +31,26 @@ class Guard(OfOneProcess):
 
     def __init__(self) -> None:
         self._is_within_step = False
-        self.lock = threading.RLock()
+        self._make_lock()
         self._register()
 
     def _forked(self, error: WrongProcess) -> None:
-        self.lock = threading.RLock()  # no other thread of the parent is here to release its lock
+        self._make_lock()  # no other thread of the parent is here to release its lock
+
+    def _make_lock(self) -> None:
+        self.lock = threading.RLock()
+        self.is_held: Callable[[], bool] = self.lock._is_owned  # type: ignore[attr-defined]  # as `Condition` uses it
+
+    def check_caller(self, is_within_call: bool = False) -> None:
+        """Raises RuntimeError if this thread holds the lock already, or ``is_within_call``.
+
+        Then a handler of a signal has called the client within a call. To be called at the beginning of each.
+        """
+        if is_within_call or self.is_held():
+            raise RuntimeError(
+                "this thread is in a call of the client, and a handler of a signal has called the client again: let "
+                "the handler set a flag, and look at the flag between two calls"
+            )
 
     def check_and_begin(self) -> None:
         """A step begins, after a ``check``: both in one call, since each request has several steps."""
@@ -62,3 +83,20 @@ class Guard(OfOneProcess):
                 "this client was interrupted in the middle of a step, and its unfinished requests may or may not "
                 "be done: connect again"
             )
+
+
+def raise_foreign(error: Exception) -> None:
+    """Raises ``error`` if a handler of a signal has raised it, such as a TimeoutError, and no call of the system."""
+    if not isinstance(error, OSError) or error.errno is not None or error.__traceback__ is None:
+        return
+    innermost = error.__traceback__
+    while innermost.tb_next is not None:
+        innermost = innermost.tb_next
+    if str(innermost.tb_frame.f_globals.get("__name__")).partition(".")[0] not in _OF_SOCKETS:
+        raise error
+
+
+def wake(turn: threading.Lock) -> None:
+    """Ends the sleep of a thread that acquires its ``turn``; it may have ended by itself."""
+    with contextlib.suppress(RuntimeError):
+        turn.release()

@@ -22,7 +22,7 @@ from collections.abc import Callable, Sequence
 from typing import TypeVar
 
 from tailrace.blocking.dialer import Dialer, LayeredSocket
-from tailrace.blocking.guard import Guard
+from tailrace.blocking.guard import Guard, raise_foreign, wake
 from tailrace.blocking.socket_poll import Ready, SocketPoll
 from tailrace.blocking.watch import look
 from tailrace.errors import TailraceError, Unreachable
@@ -83,7 +83,7 @@ class BlockingLink:
         with self.guard.lock:
             self.guard.check()
             paused_s = time.monotonic() - self.stepped_at
-            if paused_s < IDLE_SECONDS or self._moves_elsewhere():
+            if paused_s < IDLE_SECONDS or self._has_mover():
                 return 0.0
             self.stepped_at += paused_s
             return paused_s
@@ -97,6 +97,7 @@ class BlockingLink:
         Raises errors that no retry can mend: Forbidden, or a ProtocolError of the greeting. Raises Unreachable after
         ``close``.
         """
+        self.check_caller()
         moving, turn = threading.Lock(), threading.Lock()
         try:
             with moving:
@@ -124,12 +125,11 @@ class BlockingLink:
                 wait_s = TICK_SECONDS
                 if deadline is not None:
                     wait_s = max(min(TICK_SECONDS, deadline - time.monotonic()), 0.0)
-                mover, lock = self._mover
-                moves = True
-                if not lock.locked():
+                mover = self._mover[1]
+                moves = mover is moving or not mover.locked()
+                if moves:
                     self._mover = threading.get_ident(), moving
-                elif mover != threading.get_ident():  # else a handler of signals calls this within a call of the mover
-                    moves = False
+                else:
                     self._send_beside_mover()
                     turn.acquire(blocking=False)
                     self._waiting[turn] = done
@@ -162,6 +162,7 @@ class BlockingLink:
         Returns the item in a list. None: the general way has to do it. If ``begun`` has a request then, the general way
         only waits for its answer.
         """
+        self.check_caller()
         now = time.monotonic()
         if self._waiting or now >= self._looks_at + LONE_SECONDS:
             return None
@@ -238,7 +239,7 @@ class BlockingLink:
             self.guard.check()
             if self._sock is None:
                 return
-            if self._moves_elsewhere():
+            if self._has_mover():
                 self._send_beside_mover()
             else:  # no other thread becomes the mover meanwhile: that takes the lock
                 sock = self._sock
@@ -260,11 +261,11 @@ class BlockingLink:
         """Ends the connection, and the waits of all threads; in a forked process only this process's copy of it."""
         with self.guard.lock:
             self._is_closed = True
-            if not self._moves_elsewhere():
+            if not self._has_mover():
                 self._dialer.close()  # else the mover does so
             self._disconnect()
             for turn in self._waiting:
-                _wake(turn)
+                wake(turn)
 
     def abandon(self) -> None:
         """Closes this process's copies of the sockets, after a fork. The parent goes on with the connection.
@@ -289,17 +290,20 @@ class BlockingLink:
     def _has_mover(self) -> bool:
         return self._mover[1].locked()
 
-    def _moves_elsewhere(self) -> bool:
-        """Tells, with the lock held, whether another thread is the mover."""
-        return self._has_mover() and self._mover[0] != threading.get_ident()
+    def check_caller(self) -> None:
+        """Raises RuntimeError if this thread is in a call already, as `Guard.check_caller`."""
+        mover, lock = self._mover
+        self.guard.check_caller(mover == threading.get_ident() and lock.locked())
 
     def _send_beside_mover(self) -> None:
         """Sends the queue while another thread waits at the socket. That thread notices a broken connection."""
         if self._sock is None:
             return
         self.guard.begin()
-        with contextlib.suppress(OSError, TailraceError):
+        try:
             self._send_data(time.monotonic())
+        except (TailraceError, OSError) as error:
+            raise_foreign(error)
         self.guard.end()
 
     def _expire(self) -> None:
@@ -310,7 +314,7 @@ class BlockingLink:
             self.guard.end()
             for turn, done in self._waiting.items():
                 if done():
-                    _wake(turn)
+                    wake(turn)
 
     def _leave(self, turn: threading.Lock) -> None:
         """Ends a thread's wait: another one is the mover from now on."""
@@ -320,7 +324,7 @@ class BlockingLink:
                 # It returns to the list if it has to wait again. One that an interrupt has left there is woken once.
                 for other in self._waiting:
                     del self._waiting[other]
-                    _wake(other)
+                    wake(other)
                     break
 
     # Bytes
@@ -329,6 +333,7 @@ class BlockingLink:
         try:
             sock = self._dialer.step(wait_s)
         except (TailraceError, OSError) as error:
+            raise_foreign(error)
             self._lost(error)
             return
         with self.guard.lock:
@@ -400,7 +405,8 @@ class BlockingLink:
         """Sends a frame, and queues what the system does not take. False: it has taken nothing."""
         try:
             sent = sock.send(frame)
-        except OSError:  # the general way finds out why
+        except OSError as error:  # the general way finds out why
+            raise_foreign(error)
             return False
         if sent < len(frame):
             self._out.append(memoryview(frame)[sent:])
@@ -479,6 +485,7 @@ class BlockingLink:
 
     def _end_connection(self, error: Exception) -> None:
         """Ends the present step by the end of the connection. Raises ``error`` if no retry can mend it."""
+        raise_foreign(error)
         was_connected = self._sock is not None
         if was_connected:
             self._dialer.begin_anew()
@@ -488,9 +495,3 @@ class BlockingLink:
         self.guard.end()
         if final is not None:
             raise final
-
-
-def _wake(turn: threading.Lock) -> None:
-    """Ends a thread's sleep, which may have ended by itself."""
-    with contextlib.suppress(RuntimeError):
-        turn.release()

@@ -85,6 +85,7 @@ class BlockingRunner(OfOneProcess):
 
     def close(self) -> None:
         """Closes the connection, and fails all requests without an answer. Any thread may call it."""
+        self._link.check_caller()
         self._is_closed = True
         with self.guard.lock:
             self._link.close()
@@ -126,6 +127,7 @@ class BlockingRunner(OfOneProcess):
 
         ``begun`` may have the request of its first step.
         """
+        self._link.check_caller()
         deadline = self.deadline(timeout)
         try:
             step = next(plan)
@@ -205,6 +207,7 @@ class BlockingRunner(OfOneProcess):
 
     def pass_all(self, waits: Waits[_T], deadline: float | None = None) -> _T | None:
         """Waits for one condition after the other, and returns the result; None if ``deadline`` came first."""
+        self._link.check_caller()
         try:
             while True:
                 with self.guard.lock:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Sequence
 
 from tailrace.block import Block
@@ -45,21 +46,29 @@ class Sender(OfOneProcess):
     def __init__(self, runner: BlockingRunner, outbox: Outbox) -> None:
         self._runner = runner
         self._guard = runner.guard
+        self._lock, self._is_held = self._guard.lock, self._guard.is_held  # used for each row
         self._outbox = outbox
         self._guard.check_process()
         self._register()
 
     def _forked(self, error: WrongProcess) -> None:
+        self._lock, self._is_held = threading.RLock(), bool  # no thread holds it here
         self._outbox.refuse(error)
 
     @documented(RowSender.put)
     def put(self, key: bytes, value: bytes, *, ttl: int | None = None) -> None:
         if value is None:
             check_value(value)  # to a batch it would be a deletion
-        with self._guard.lock:
-            outbox = self._outbox
-            if (plain := outbox.plain) is not None and ttl is None and plain.add(key, value):
-                return  # as below, in fewer steps
+        outbox = self._outbox
+        if outbox.plain is None and self._is_held():
+            self._guard.check_caller()
+        with self._lock:
+            if (plain := outbox.plain) is not None and ttl is None:  # as below, in fewer steps
+                outbox.plain = None  # so a handler of a signal that calls this in the middle finds the lock held
+                is_added = plain.add(key, value)
+                outbox.plain = plain
+                if is_added:
+                    return
             if outbox.is_open:
                 outbox.add(key, value, ttl)
                 return
@@ -71,6 +80,7 @@ class Sender(OfOneProcess):
 
     @documented(RowSender.write)
     def write(self, changes: Sequence[Put | Delete]) -> None:
+        self._guard.check_caller()
         lock, outbox = self._guard.lock, self._outbox
         with lock:
             outbox.check()
@@ -84,6 +94,7 @@ class Sender(OfOneProcess):
 
     def _add(self, key: bytes, value: bytes | None, ttl: int | None = None) -> None:
         """Adds a row as soon as there is room. Another thread may take the room, so it is checked again."""
+        self._guard.check_caller()
         while True:
             with self._guard.lock:
                 if self._outbox.is_open:
@@ -93,6 +104,7 @@ class Sender(OfOneProcess):
 
     def _ship(self, block: Block, send: Callable[[Block, Settle], None]) -> None:
         """Sends a block of the caller by ``send`` as soon as there is room."""
+        self._guard.check_caller()
         while True:
             self._enter()
             with self._guard.lock:

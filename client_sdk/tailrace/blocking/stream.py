@@ -86,6 +86,7 @@ class Stream:
 
     def close(self) -> None:
         """Closes the connection. Every later call raises `StreamEnded`."""
+        self._link.check_caller()
         with self._link.guard.lock:  # else a commit of another thread could begin and never end
             self._core.close()
         try:
@@ -133,6 +134,7 @@ class Stream:
         return event
 
     def _step(self, timeout_s: float) -> Event | None:
+        self._link.check_caller()
         now = time.monotonic()
         deadline = now + timeout_s
         me = threading.get_ident()

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import contextlib
 import socket
 import ssl
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from tailrace.blocking.guard import raise_foreign
 from tailrace.errors import TailraceError
 from tailrace.link.address import Address
 from tailrace.link.connection import LinkCore
@@ -27,19 +27,26 @@ def look(link: LinkCore, waits: bool, tls: ssl.SSLContext | None = None) -> bool
     """
     address = link.next_look(waits)
     if address is not None:
-        with (
-            contextlib.suppress(TailraceError, OSError),  # such a node tells nothing about the leader
-            socket.create_connection(address, LOOK_TIMEOUT_SECONDS) as plain,
-            plain if tls is None else tls.wrap_socket(plain, server_hostname=address.host) as sock,
-        ):
-            greeting = Greeting()
-            if link.finder.tunnel is None:
-                sock.sendall(link.hello.encode())
-                peer = _greeted(sock, greeting.receive_data)
-            else:
-                peer = _greeted_by_websocket(sock, address, link.finder.tunnel, link.hello.encode(), greeting)
-            link.finder.seen(address, peer)
+        try:
+            _greet(link, address, tls)
+        except (TailraceError, OSError) as error:  # such a node tells nothing about the leader
+            raise_foreign(error)
     return link.is_superseded()
+
+
+def _greet(link: LinkCore, address: Address, tls: ssl.SSLContext | None) -> None:
+    """Tells the finder what the node at ``address`` says of itself. Raises TailraceError, OSError."""
+    with (
+        socket.create_connection(address, LOOK_TIMEOUT_SECONDS) as plain,
+        plain if tls is None else tls.wrap_socket(plain, server_hostname=address.host) as sock,
+    ):
+        greeting = Greeting()
+        if link.finder.tunnel is None:
+            sock.sendall(link.hello.encode())
+            peer = _greeted(sock, greeting.receive_data)
+        else:
+            peer = _greeted_by_websocket(sock, address, link.finder.tunnel, link.hello.encode(), greeting)
+        link.finder.seen(address, peer)
 
 
 def _greeted(sock: socket.socket, take: Callable[[bytes], HelloOk | None]) -> HelloOk:

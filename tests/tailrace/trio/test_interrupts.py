@@ -7,7 +7,7 @@ import signal
 import pytest
 import trio
 from tests.processes.fixtures import contents, feed_name, shared_node
-from tests.tailrace.interrupts import NEVER, SignalAt, some_lines
+from tests.tailrace.interrupts import Rows, at_each_line
 
 import tailrace
 from tailrace import Delete, Put
@@ -34,18 +34,8 @@ def ctrl_c():
     signal.raise_signal(signal.SIGINT)
 
 
-class Calls:
-    """The calls of a program that catches Ctrl-C at each of them.
-
-    Attributes:
-        added: The rows of the calls that have returned.
-        interrupts: How many calls Ctrl-C has ended.
-    """
-
-    def __init__(self):
-        self.added = []
-        self.interrupts = 0
-        self._number = 0
+class Calls(Rows):
+    """The calls of a program that catches Ctrl-C at each of them."""
 
     async def attempt(self, call, *arguments):
         try:
@@ -54,10 +44,6 @@ class Calls:
             self.interrupts += 1
             return None
 
-    def next_row(self):
-        self._number += 1
-        return b"%d" % self._number, b"v"
-
     async def _add(self, rows, call, *arguments):
         interrupts = self.interrupts
         await self.attempt(call, *arguments)
@@ -65,41 +51,18 @@ class Calls:
             self.added += rows
 
     async def put(self, target):
-        row = self.next_row()
+        row = self.next(target)
         await self._add([row], target.put, *row)
 
     async def put_and_delete(self, target):
-        row = self.next_row()
+        row = self.next(target)
         await self._add([row], target.put, *row)
         await self._add([(row[0], None)], target.delete, row[0])
 
     async def write(self, target):
-        rows = [self.next_row() for _ in range(4)]
+        rows = [self.next(target) for _ in range(4)]
         gone = rows[0][0], None
         await self._add([*rows, gone], target.write, [*(Put(*row) for row in rows), Delete(gone[0])])
-
-    def check(self, found):
-        """Each row that was added is there, none is there twice, and all are in order."""
-        found = [(row.key, row.value) for row in found]
-        assert len(set(found)) == len(found), "a row is there twice"
-        assert set(self.added) <= set(found), "a row is lost"
-        puts = [int(key) for key, value in found if value is not None]
-        assert puts == sorted(puts)
-        for number, (key, value) in enumerate(found):
-            assert value is not None or (key, b"v") not in found[number:]
-
-
-def at_each_line(run, trials):
-    """Calls ``run`` with a signal at one line of the SDK after the other."""
-    with SignalAt(NEVER) as never:
-        run(never)
-    assert never.lines > 300
-    for line in some_lines(never.lines, trials):
-        interrupt = SignalAt(line, ctrl_c)
-        try:
-            run(interrupt)
-        except BaseException as error:
-            raise AssertionError(f"Ctrl-C at {interrupt.place}, the {line}th line") from error
 
 
 async def created(url, name, partitions=1):
@@ -141,7 +104,7 @@ def test_a_caught_interrupt_of_a_writer_loses_nothing(shared_node, contents, fee
             await calls.put(client.feed(feed_name))
         assert calls.interrupts - before == (interrupt.left <= 0)
 
-    at_each_line(lambda interrupt: trio.run(write, interrupt), trials)
+    at_each_line(lambda interrupt: trio.run(write, interrupt), trials, ctrl_c)
     calls.check(contents(shared_node.url, feed_name).rows)
 
 
@@ -169,7 +132,7 @@ def test_a_caught_interrupt_of_a_lone_call_loses_nothing(shared_node, contents, 
                     assert (await feed.get(calls.added[-1][0])).value == b"v"
         assert calls.interrupts - before == (interrupt.left <= 0)
 
-    at_each_line(lambda interrupt: trio.run(call, interrupt), trials)
+    at_each_line(lambda interrupt: trio.run(call, interrupt), trials, ctrl_c)
     calls.check(contents(shared_node.url, feed_name).rows)
 
 
@@ -213,7 +176,7 @@ def test_a_caught_interrupt_of_a_stream_loses_no_event(shared_node, feed_name, t
         assert calls.interrupts == (interrupt.left <= 0)
 
     trio.run(write)
-    at_each_line(lambda interrupt: trio.run(read, interrupt), trials)
+    at_each_line(lambda interrupt: trio.run(read, interrupt), trials, ctrl_c)
 
 
 @every_line
@@ -239,4 +202,4 @@ def test_an_interrupt_that_ends_the_bodies_leaves_nothing_behind(shared_node, co
             await calls.attempt(trio.lowlevel.checkpoint)
         assert not trio.lowlevel.current_task().child_nurseries
 
-    at_each_line(lambda interrupt: trio.run(run, interrupt), trials)
+    at_each_line(lambda interrupt: trio.run(run, interrupt), trials, ctrl_c)

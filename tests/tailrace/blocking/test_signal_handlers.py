@@ -1,0 +1,190 @@
+"""Handlers of signals that come within a call: those that call the client, and those that raise an error."""
+
+from __future__ import annotations
+
+import errno
+import signal
+
+import pytest
+from tests.tailrace.interrupts import Rows, at_each_line
+
+import tailrace
+from tailrace import Delete, Put, blocking
+from tailrace.blocking.guard import raise_foreign
+
+# Lines that are tried, evenly over all lines of the SDK that a few calls run. The long tier tries each line.
+TRIALS = 60
+every_line = pytest.mark.parametrize("trials", [TRIALS, pytest.param(None, marks=pytest.mark.long)])
+
+
+class TimedOut(TimeoutError):
+    """The error of a handler of SIGALRM. It is an OSError, as those of sockets are."""
+
+
+def time_out():
+    raise TimedOut
+
+
+class Calls(Rows):
+    """The calls of a program that catches the error of its handler at each of them.
+
+    Attributes:
+        failure: The error with which the client or the writer has refused a call; empty if it goes on.
+    """
+
+    def __init__(self):
+        super().__init__()
+        self.failure = ""
+
+    def attempt(self, call, *arguments, adds=()):
+        try:
+            result = call(*arguments)
+        except TimedOut:
+            self.interrupts += 1
+            return None
+        except tailrace.TailraceError as error:
+            self.failure = str(error)
+            return None
+        self.added += adds
+        return result
+
+    def put(self, target):
+        row = self.next(target)
+        self.attempt(target.put, *row, adds=[row])
+
+    def write(self, target):
+        rows = [self.next(target) for _ in range(4)]
+        gone = rows[0][0], None
+        self.attempt(target.write, [*(Put(*row) for row in rows), Delete(gone[0])], adds=[*rows, gone])
+
+
+def run_some(calls, feed, writer):
+    """Calls of each kind."""
+    for _ in range(7):
+        calls.put(writer)
+    calls.write(writer)
+    for _ in range(2):
+        calls.put(feed)
+    calls.write(feed)
+    calls.attempt(feed.get, b"1")
+    calls.attempt(feed.get, b"1")
+    calls.attempt(feed.get_many, [b"1", b"2"])
+    calls.put(writer)
+    calls.attempt(writer.flush)
+
+
+@every_line
+def test_an_error_of_a_handler_is_no_error_of_the_connection(shared_node, contents, feed_name, trials):
+    """It reaches the program; no accepted row is lost, or a later call says that the client was interrupted."""
+    with blocking.connect(shared_node.url) as client:
+        client.create_feed(feed_name, partitions=1)
+    calls, failures = Calls(), set()
+
+    def run(interrupt):
+        before, calls.failure, calls.interrupts = len(calls.added), "", 0
+        with blocking.connect(shared_node.url) as client:
+            feed = client.feed(feed_name)
+            writer = feed.writer(batch_rows=3)
+            with interrupt:
+                run_some(calls, feed, writer)
+            calls.put(writer)
+            calls.attempt(writer.flush)
+            assert not calls.failure or "interrupted" in calls.failure
+            if calls.failure:  # rows that were not flushed may be lost: the program knows
+                del calls.added[before:]
+            assert client._core.session.connections == 1
+        failures.add(bool(calls.failure))
+        assert calls.interrupts == (interrupt.left <= 0)
+
+    at_each_line(run, trials, time_out)
+    calls.check(contents(shared_node.url, feed_name).rows)
+    assert failures == {False, True}, "both ends are reached"
+
+
+@every_line
+def test_a_handler_that_calls_the_client_within_a_call_is_refused(shared_node, contents, feed_name, trials):
+    """The call that it has come to goes on, and so does the client."""
+    with blocking.connect(shared_node.url) as client:
+        client.create_feed(feed_name, partitions=1)
+    calls, errors = Calls(), set()
+
+    def run(interrupt):
+        with blocking.connect(shared_node.url) as client:
+            feed = client.feed(feed_name)
+            writer = feed.writer(batch_rows=3)
+            within.use(feed, writer)
+            with interrupt:
+                run_some(calls, feed, writer)
+            calls.put(writer)
+            writer.flush()
+            calls.put(feed)
+        assert not calls.failure
+        assert not calls.interrupts
+
+    class Handler:
+        def use(self, feed, writer):
+            self._feed, self._writer = feed, writer
+
+        def __call__(self):
+            feed, writer = self._feed, self._writer
+            row = b"of the handler", b"v"
+            for call in (lambda: writer.put(*row), lambda: feed.put(*row), lambda: feed.get(b"1"), writer.flush):
+                try:
+                    call()
+                except RuntimeError as error:
+                    errors.add(str(error))
+                else:
+                    errors.add("")
+
+    within = Handler()
+    at_each_line(run, trials, within)
+    found = [row for row in contents(shared_node.url, feed_name).rows if not row.key.startswith(b"of the handler")]
+    calls.check(found)
+    assert len(errors) == 2
+    assert "flag" in max(errors)
+
+
+def test_a_handler_that_calls_the_client_within_a_wait_is_refused(shared_node, feed_name):
+    handled = []
+
+    def handler(*_):
+        for call in (lambda: stream.next(0.0), lambda: stream.poll(timeout=0.0), stream.close):
+            with pytest.raises(RuntimeError, match="flag"):
+                call()
+        handled.append(feed.get(b"k"))
+
+    with blocking.connect(shared_node.url) as client:
+        feed = client.create_feed(feed_name, partitions=1)
+        with feed.consume() as stream:
+            stream.poll(timeout=0.5)
+            before = signal.signal(signal.SIGALRM, handler)
+            signal.setitimer(signal.ITIMER_REAL, 0.1)
+            try:
+                assert stream.next(0.5) is None
+            finally:
+                signal.signal(signal.SIGALRM, before)
+            feed.put(b"k", b"v")
+            assert stream.next(10.0) is not None
+    assert handled == [None], "the stream was in a call, and the client was not"
+
+
+def raised(call):
+    """The error of a call, as an ``except`` has it."""
+    try:
+        call()
+    except OSError as error:
+        return error
+    raise AssertionError
+
+
+def test_errors_of_the_system_are_not_foreign():
+    def of_handler():
+        raise TimeoutError("of a handler")
+
+    def of_system():
+        raise OSError(errno.EPIPE, "broken pipe")
+
+    raise_foreign(raised(of_system))
+    raise_foreign(tailrace.Unreachable("not foreign"))
+    with pytest.raises(TimeoutError):
+        raise_foreign(raised(of_handler))
