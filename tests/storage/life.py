@@ -11,6 +11,7 @@ import dataclasses
 import errno
 import random
 
+import trio
 from tests.memory_disk import MemoryDisk, failure
 
 from tailrace.errors import TailraceError
@@ -157,7 +158,18 @@ class Life:
             await self.engine.fold(self.name_of(partition), partition.id)
 
     async def merge(self):
-        await self.engine.node.storage.flusher.merger.merge(self.partition)
+        """Merges, most steps of it right after answers that are sent meanwhile."""
+        merger = self.engine.node.storage.flusher.merger
+
+        async def answer():
+            while True:
+                await trio.lowlevel.checkpoint()
+                merger.lulls.begins()
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(answer)
+            await merger.merge(self.partition)
+            nursery.cancel_scope.cancel()
 
     async def trim(self):
         partition = self.partition

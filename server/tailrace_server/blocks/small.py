@@ -10,7 +10,7 @@ cannot open.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
 from typing import NamedTuple
 
 import lz4.block
@@ -115,17 +115,21 @@ def open_small(data: bytes, bodies: Indices, heads: Heads, raw_bytes_max: int, p
     )
 
 
-def join_small(blocks: Sequence[Block], heads: Heads) -> ColumnArrays | None:
+def join_small(blocks: Sequence[Block], heads: Heads) -> Generator[None, None, ColumnArrays | None]:
     """Returns what `join_blocks` does of blocks without seqs and ttls; None if one of them is unusual or broken.
 
-    ``heads`` are theirs. The bodies' sums were compared before; the caller checks what becomes of the columns.
+    In steps, after each of which it yields. ``heads`` are theirs. The bodies' sums were compared before; the caller
+    checks what becomes of the columns.
     """
     if (heads["flags"] & (FLAG_COMPRESSED | FLAG_SEQS | FLAG_TTLS)).any():
         return None
     sizes = heads["stored_bytes"].astype(np.intp)
     padded = _aligned(sizes)
-    pads = (padded - sizes).tolist()
-    data = b"".join([part for block, pad in zip(blocks, pads, strict=True) for part in (block.body, _ZEROS[pad])])
+    parts: list[bytes | memoryview] = [b""] * (2 * len(blocks))
+    parts[::2] = [block.body for block in blocks]
+    parts[1::2] = list(map(_ZEROS.__getitem__, (padded - sizes).tolist()))
+    data = b"".join(parts)
+    yield
     opened = open_small(data, np.cumsum(padded) - padded, heads, int(sizes.max()), 0)
     firsts = np.cumsum(opened.rows) - opened.rows
     if not opened.rows.all() or (np.minimum.reduceat(opened.hashes, firsts) != heads["least_hash"]).any():
@@ -135,15 +139,20 @@ def join_small(blocks: Sequence[Block], heads: Heads) -> ColumnArrays | None:
     seqs = np.repeat(heads["first_seq"] - firsts.astype("<u8"), opened.rows) + np.arange(
         len(opened.hashes), dtype="<u8"
     )
+    yield
+    keys = _joined(data, opened.key_begins, opened.key_ends)
+    yield
+    values = _joined(data, opened.value_begins, opened.value_ends)
+    yield
     return ColumnArrays(
         opened.hashes,
         seqs,
         opened.timestamps,
         _offsets_of(opened.key_lengths),
-        _joined(data, opened.key_begins, opened.key_ends),
+        keys,
         None if opened.valid.all() else opened.valid,
         _offsets_of(opened.value_lengths),
-        _joined(data, opened.value_begins, opened.value_ends),
+        values,
     )
 
 

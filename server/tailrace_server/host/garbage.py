@@ -32,7 +32,7 @@ THOROUGH_MIN = 1_000_000
 # or 120 on a follower.
 OBJECTS_OF_PARTITION = 200
 _FULL = 2  # the generation that a full search is of
-# With so many new objects there is a young search as soon as nothing waits. The interpreter begins one at 700.
+# With this number of new objects there is a young search as soon as nothing waits. The interpreter begins one at 700.
 EARLY_MIN = 350
 
 

@@ -345,7 +345,7 @@ class Journal:
             raise self._fail("an fsync failed", error) from error
 
     def begin_sync(self) -> None:
-        """Has the system begin to write what is not durable yet, if that is in one file: ``sync`` waits for less."""
+        """Has the system begin to write all that is not durable yet, if it is in one file: ``sync`` waits for less."""
         if self._rotation is None:
             synced = self.synced - self._base
             self._file.begin_sync(synced, self._offset - synced)

@@ -210,6 +210,13 @@ class Tree:
         newest = self._tail[-1] if self._tail else next(self.newest_first(), None)
         return 0 if newest is None else newest.header.timestamp
 
+    def is_merge_due(self, stable_seq: int) -> bool:
+        """Returns whether ``merge_plan`` returns a plan."""
+        passed = self._aging.passed
+        if self._aging.is_settling_due:
+            return True
+        return passed < len(self._chunks) and self._chunks[passed].last_seq <= stable_seq
+
     def merge_plan(self, stable_seq: int, cuts: Sequence[int] = ()) -> MergePlan | None:
         """Returns the next merge; None if no merge is due, which takes constant time.
 

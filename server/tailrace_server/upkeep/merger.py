@@ -7,16 +7,22 @@ from __future__ import annotations
 
 import functools
 import math
+from collections.abc import Iterator, Sequence
 
 import trio
 
+from tailrace.block import Block
 from tailrace_server.partition.partition import Partition
 from tailrace_server.runtime.host import Host
+from tailrace_server.tree.aging import MergePlan
 from tailrace_server.upkeep.flush_failures import error_of
 from tailrace_server.upkeep.flushed_segment import flushable_seq
+from tailrace_server.upkeep.lulls import Lulls
 
 # The time that one call gives to merges: due flushes wait for it.
 PASS_SECONDS = 1.0
+# A queue with this number of unmerged blocks has no time to wait for lulls.
+BEHIND_BLOCKS = 8_192
 # The partitions that one turn of the loop checks: a millisecond or two.
 LOOKS_AT_ONCE = 512
 
@@ -26,6 +32,7 @@ class Merger:
 
     def __init__(self, host: Host) -> None:
         self._host = host
+        self.lulls = Lulls(host.clock.monotonic)
         self.has_left = False  # a call of `merge_all` since `begin_pass` has had no time for all
 
     def begin_pass(self) -> None:
@@ -56,18 +63,36 @@ class Merger:
 
         Begins no step after ``until`` (monotonic seconds), but the first.
         """
-        while True:
-            plan = partition.tree.merge_plan(flushable_seq(partition), partition.merge_cuts)
-            if plan is None:
-                return
-            if plan.is_compressed:
-                merged = await self._host.workers.in_thread(plan.merge)
+        while partition.tree.is_merge_due(flushable_seq(partition)):
+            plans: list[MergePlan] = []
+            steps = _merge_steps(partition, plans)
+            if partition.tree.unmerged_blocks < BEHIND_BLOCKS:
+                await self.lulls.run(steps)
             else:
-                merged = []
-                for block in plan.steps():
-                    if block is not None:
-                        merged.append(block)
+                for _ in steps:
                     await trio.lowlevel.checkpoint()
-            partition.replace_tree(partition.tree.replaced(plan, merged, partition.merge_cuts))
+            for plan in plans:  # with compressed blocks
+                _replace(partition, plan, await self._host.workers.in_thread(plan.merge))
             if self._host.clock.monotonic() >= until:
                 return
+
+
+def _merge_steps(partition: Partition, in_threads: list[MergePlan]) -> Iterator[None]:
+    """Does a merge in steps, or adds its plan to ``in_threads`` if a step with compressed blocks would take long."""
+    plan = partition.tree.merge_plan(flushable_seq(partition), partition.merge_cuts)
+    if plan is None:  # a rollback came before
+        return
+    if plan.is_compressed:
+        in_threads.append(plan)
+        return
+    yield
+    merged = []
+    for block in plan.steps():
+        if block is not None:
+            merged.append(block)
+        yield
+    _replace(partition, plan, merged)
+
+
+def _replace(partition: Partition, plan: MergePlan, merged: Sequence[Block]) -> None:
+    partition.replace_tree(partition.tree.replaced(plan, merged, partition.merge_cuts))

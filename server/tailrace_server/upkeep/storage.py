@@ -263,7 +263,9 @@ class Storage:
             self.flusher.wake()
         if self.journal.begin_zeros():
             self._space_due.set()
-        search_early()  # writers have their answers, and their next requests are not here yet
+        # Writers have their answers, and their next requests are not here yet.
+        search_early()
+        self.flusher.merger.lulls.begins()
 
     def _flushed(self, partition: Partition) -> None:
         self.begun_anew.grown(partition)

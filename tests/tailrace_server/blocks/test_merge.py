@@ -14,7 +14,7 @@ from tailrace.block import (
 )
 from tailrace.errors import BadBlock
 from tailrace_server.blocks import fits, heads_of, join_blocks, merge_blocks, merge_steps
-from tailrace_server.blocks.merge import SMALL_BYTES_MAX, SMALL_STEP_BLOCKS, STEP_BLOCKS, TOGETHER_MIN
+from tailrace_server.blocks.merge import CHECKED_BLOCKS, SMALL_BYTES_MAX, SMALL_STEP_BLOCKS, STEP_BLOCKS, TOGETHER_MIN
 from tailrace_server.blocks.small import join_small
 
 
@@ -71,11 +71,22 @@ def test_merging_can_be_left_alone_between_short_steps(make_block):
     assert steps[-1] == merge_blocks(blocks, compress=False)
     small = [make_block([(b"k%d" % seq, b"v", seq, 5)]) for seq in range(1, 2 * SMALL_STEP_BLOCKS + TOGETHER_MIN)]
     steps = list(merge_steps(small, compress=False))
-    assert steps[:-1] == [None] * (1 + 2 + -(-(TOGETHER_MIN - 1) // STEP_BLOCKS))
+    together = SMALL_STEP_BLOCKS // CHECKED_BLOCKS + 5  # the sums, the bytes, the columns
+    assert steps[:-1] == [None] * (1 + 2 * together + -(-(TOGETHER_MIN - 1) // STEP_BLOCKS))
     assert steps[-1] == merge_blocks(small, compress=False)
 
 
 # Small blocks, opened together
+
+
+def joined(blocks):
+    """What all steps of `join_small` come to."""
+    steps = join_small(blocks, heads_of(blocks))
+    while True:
+        try:
+            next(steps)
+        except StopIteration as end:
+            return end.value
 
 
 SMALL_ROW = st.tuples(st.binary(min_size=1, max_size=20), st.none() | st.binary(max_size=40))
@@ -92,7 +103,7 @@ def test_blocks_that_are_opened_together_are_those_that_are_opened_one_by_one(pa
         seq += len(part) + data.draw(st.integers(0, 1))
     if data.draw(st.booleans()) and fits(blocks[:2]):
         blocks[:2] = [merge_blocks(blocks[:2], compress=False)]
-    found = join_small(blocks, heads_of(blocks))
+    found = joined(blocks)
     if any(block.header.flags & FLAG_SEQS for block in blocks):
         assert found is None
         return
@@ -112,7 +123,7 @@ def test_of_a_damaged_block_the_result_is_the_same_or_none(data):
         expected = join_blocks([broken])
     except BadBlock:
         expected = None
-    found = join_small([broken], heads_of([broken]))
+    found = joined([broken])
     if expected is not None:
         assert [None if each is None else each.tolist() for each in found] == [
             None if each is None else each.tolist() for each in expected
@@ -121,12 +132,12 @@ def test_of_a_damaged_block_the_result_is_the_same_or_none(data):
 
 def test_a_hash_outside_of_the_bounds_in_the_header_is_found():
     blocks = [encode_block([b"a", b"b"], [b"1", b"2"], partition=3).stamped(seq, 1000) for seq in (1, 3)]
-    assert join_small(blocks, heads_of(blocks)) is not None
+    assert joined(blocks) is not None
     for place in (0, 8):
         body = bytearray(blocks[1].body)
         body[place] ^= 1
         broken = [blocks[0], Block(blocks[1].header, blocks[1].head, bytes(body))]
-        assert join_small(broken, heads_of(broken)) is None
+        assert joined(broken) is None
 
 
 def test_small_blocks_that_cannot_be_opened_together_are_opened_one_by_one(make_block, read_rows):

@@ -112,6 +112,7 @@ def test_merging_changes_no_row_and_no_older_root(taken):
                     stable_seq = min(max(stable_seq, number), now.last_seq)
                     for _ in range(other):
                         plan = now.merge_plan(stable_seq, cuts)
+                        assert now.is_merge_due(stable_seq) == (plan is not None)
                         if plan is not None:
                             roots.append((now, held(now)))
                             now = now.replaced(plan, plan.merge(), cuts)
