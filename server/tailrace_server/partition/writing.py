@@ -39,6 +39,7 @@ def write_block(
     flags: int = 0,
     if_version: Version | None = None,
     read: Read = SegmentFile.read,
+    begins_sync: bool = False,
 ) -> WriteResult:
     """Checks a producer's block and appends it, or returns the versions that an earlier send of it got.
 
@@ -54,6 +55,7 @@ def write_block(
         flags: Of the WRITE.
         if_version: The version that the writer expects, for IF_VERSION.
         read: Reads bytes of a segment, for a condition.
+        begins_sync: The caller will sync soon, so the disk begins while the rest is done here.
 
     Raises:
         BadBlock, TooLarge: The block is not valid.
@@ -79,7 +81,8 @@ def write_block(
     if flags & CONDITIONS and not _condition_holds(partition, block, flags, if_version, read):
         return WriteResult(VersionRange(partition.id, partition.log.branch, 0, 0), fresh=False)
     # NamedTuple's own constructor takes twice as long.
-    return tuple.__new__(WriteResult, (append_block(partition, block, journal, now_us=now_us, now=now), True))
+    versions = append_block(partition, block, journal, now_us=now_us, now=now, begins_sync=begins_sync)
+    return tuple.__new__(WriteResult, (versions, True))
 
 
 def write_row(
@@ -95,7 +98,6 @@ def write_row(
 ) -> VersionRange | None:
     """Does the same as `write_block` for a producer's usual row that was checked, without flags.
 
-    ``begins_sync``: the caller will sync soon, so the disk begins while the rest is done here.
     Returns None if ``write_block`` would raise, or answers a resend; nothing has changed then.
 
     Raises:
@@ -113,14 +115,17 @@ def write_row(
     return _append(partition, stamped_row(header, head, body, seq, timestamp), journal, now, begins_sync=begins_sync)
 
 
-def append_block(partition: Partition, block: Block, journal: Journal, *, now_us: int, now: float) -> VersionRange:
+def append_block(
+    partition: Partition, block: Block, journal: Journal, *, now_us: int, now: float, begins_sync: bool = False
+) -> VersionRange:
     """Assigns seqs to a valid block, journals it, and appends it to the tree.
 
     NoSpace, NotDurable: nothing has changed.
     """
     # A timestamp never falls within a partition, even if the wall clock does.
     timestamp = now_us if now_us > partition.last_timestamp else partition.last_timestamp
-    return _append(partition, block.stamped(partition.high_seq + 1, timestamp), journal, now)
+    stamped = block.stamped(partition.high_seq + 1, timestamp)
+    return _append(partition, stamped, journal, now, begins_sync=begins_sync)
 
 
 def _append(

@@ -95,12 +95,10 @@ class Connection:
         # Notes that there is something to send to a client.
         self.has_news: Callable[[], None] = partial(node.connections.has_news, self)
         self.answers = Answers(node, self.has_news, self.pass_answer)
-        self.is_closing = False  # the last frame was sent
-        self._is_refused = False  # its HELLO was refused, and the peer is told so later: `is_closing`, too
+        self.is_closing = self._is_refused = False  # the last frame was sent; a refused HELLO is told later (both)
         self.transport = transport
         self.nursery = nursery
-        self.name = ""
-        self.session = ""  # the name that the client's next connection gives too; "" for none
+        self.name = self.session = ""  # the session: the name that the client's next connection gives too; "" for none
         self.received_at = self.sent_at = node.clock.monotonic()
         # The time to HELLO counts from the beginning of the handshake.
         self.opened_at = self.received_at - handshake_seconds(transport)
@@ -217,6 +215,11 @@ class Connection:
                 return False
         cut.clear()
         return True
+
+    @property
+    def is_level(self) -> bool:
+        """Whether no bytes of requests wait behind the one that is handled."""
+        return not self._cut and self.decoder.is_between_frames
 
     async def drained(self) -> None:
         """Returns once every stream has ended and all that was sent has left."""
@@ -474,17 +477,14 @@ class Connection:
 
     def stuck_seconds(self, now: float) -> float:
         """Returns for how many seconds something has waited for the peer, which has taken nothing."""
-        self._look_for_progress(now)
-        return self._progress.stuck_seconds(now)
-
-    def _look_for_progress(self, now: float) -> None:
         rounds, backlog_bytes = self.rounds, self.transport.backlog_bytes
         self._progress.look(now, rounds.waits_for_credit or backlog_bytes > 0, rounds.credited_bytes, backlog_bytes)
+        return self._progress.stuck_seconds(now)
 
     def tick(self, now: float) -> None:
         """Sends NOOP on an idle connection, and drops a peer that is silent. Called now and then."""
         limits = self.node.config.limits
-        self._look_for_progress(now)
+        self.stuck_seconds(now)  # which looks for progress
         self.deadline_timer.check()
         if self.memory.waits_for_writes:
             self.received_at = now

@@ -19,6 +19,7 @@ from tailrace_server.serving.connection import Connection
 from tailrace_server.serving.time_slices import run_in_slices
 from tailrace_server.serving.traces import begin_traced, keep_trace
 from tailrace_server.stream.frames import written
+from tailrace_server.upkeep.committer import INLINE_BYTES_MAX
 
 # As globals: an attribute of an Enum is slow to read, and each write needs them.
 _QUORUM, _MEMORY, _DISK = Level.QUORUM, Level.MEMORY, Level.DISK
@@ -101,6 +102,10 @@ def _take(
             flags=flags,
             if_version=Version(partition.id, write.branch, write.seq) if flags & WriteFlag.IF_VERSION else None,
             read=read,
+            begins_sync=level != _MEMORY
+            and connection.is_level
+            and block.nbytes <= INLINE_BYTES_MAX
+            and storage.committer.is_alone(connection, node.turn.now),
         )
     except TailraceError as error:
         if not flags & CONDITIONS:

@@ -27,7 +27,7 @@ from tailrace.wire.opcodes import Opcode
 from tailrace_server.partition.validation import validate_block
 from tailrace_server.partition.writing import write_block, write_row
 from tailrace_server.segment import SegmentDamaged
-from tailrace_server.serving import row_writes
+from tailrace_server.serving import row_writes, write_requests
 from tailrace_server.serving.connection_memory import ConnectionMemory
 from tailrace_server.serving.row_writes import read_row
 from tailrace_server.upkeep import committer
@@ -287,6 +287,30 @@ async def test_the_disk_begins_with_a_lone_row_that_is_waited_for(node, client, 
         assert (await feed.put(KEY, b"value", level=level)).seq == number
     assert len(begun) == (3 if level == "disk" else 0)
     assert all(begun)
+
+
+async def test_the_disk_begins_with_lone_blocks_of_the_general_way_too(greeted, feed_id, begun, monkeypatch):
+    async def wrote(number, *keys, flags=0, level=Level.DISK):
+        before = len(begun)
+        body = write(feed_id, block_of(*keys, number=number), level, flags)
+        frame = await greeted.ask(Opcode.WRITE, body, id=number)
+        assert frame.opcode is Opcode.WRITTEN
+        return begun[before:]
+
+    assert len(await wrote(1, KEY, flags=WriteFlag.IF_ABSENT)) == 1
+    assert len(await wrote(2, KEY, KEY)) == 1
+    assert not await wrote(3, KEY, KEY, level=Level.MEMORY)
+    assert not await wrote(1, KEY, flags=WriteFlag.RESEND)
+    monkeypatch.setattr(write_requests, "INLINE_BYTES_MAX", 100)
+    assert not await wrote(4, KEY, KEY)
+
+
+async def test_the_disk_does_not_begin_with_the_first_of_many_blocks(greeted, feed_id, begun):
+    blocks = [encode_frame(Opcode.WRITE, write(feed_id, block_of(KEY, KEY, number=n)), n) for n in (1, 2, 3)]
+    await greeted.send(*blocks[:2], blocks[2][:30])
+    await greeted.send(blocks[2][30:])
+    assert [Written.decode((await greeted.receive()).body).last_seq for _ in blocks] == [2, 4, 6]
+    assert len(begun) <= 1
 
 
 async def test_the_disk_does_not_begin_with_the_first_of_many_rows(greeted, feed_id, begun):
