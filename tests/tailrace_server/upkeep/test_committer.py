@@ -83,7 +83,9 @@ async def run(nursery, made):
 
 async def settled(made):
     """Everything that was written has become durable, or never will."""
-    while made.journal.synced < made.journal.written and made.committer.failure is None:
+    committer, journal = made.committer, made.journal
+    # The thread of an fsync has raised `synced` some time before the loop hears of its end.
+    while (journal.synced < journal.written or committer._syncing) and committer.failure is None:
         await trio.lowlevel.checkpoint()
     await trio.testing.wait_all_tasks_blocked()
 
