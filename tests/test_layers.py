@@ -37,7 +37,7 @@ CLIENT_LAYERS = (
     ("requests",),
     ("consuming", "ring"),
     ("indexes", "copies"),
-    ("tls", "websocket", "processors"),
+    ("tls", "websocket", "processors", "socket_poll"),
     ("trio", "asyncio", "blocking"),
     ("cli",),
     ("testing",),

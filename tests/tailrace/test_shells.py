@@ -29,6 +29,8 @@ OWN_FILES = {
             "listener",
             "ready_sockets",
             "direct_wait",
+            "lent_wait",
+            "trio_loop",
             "lending",
             "lifetime",
             "room",
@@ -39,7 +41,7 @@ OWN_FILES = {
         *("replica", "replica_link", "tls", "websocket"),
     },
     "asyncio": {"transport", "opening", "dialer", "lifetime", "room", "waiting", "worker_thread", "websocket"},
-    "blocking": {"dialer", "guard", "socket_poll", "tls_socket", "websocket_socket"},
+    "blocking": {"dialer", "guard", "tls_socket", "websocket_socket"},
 }
 HANDLES = ("Client", "Feed", "Writer", "Stage", "Stream", "Follower")
 # Public members that one shell does not have.

@@ -23,7 +23,6 @@ from typing import TypeVar
 
 from tailrace.blocking.dialer import Dialer, LayeredSocket
 from tailrace.blocking.guard import Guard, raise_foreign, wake
-from tailrace.blocking.socket_poll import Ready, SocketPoll
 from tailrace.blocking.watch import look
 from tailrace.errors import TailraceError, Unreachable
 from tailrace.link.connection import LinkCore, LinkSession
@@ -32,6 +31,7 @@ from tailrace.link.rules import TICK_SECONDS
 from tailrace.model import Item, Level
 from tailrace.requests.lone_calls import Begun, LoneLookUps
 from tailrace.requests.request import Reply
+from tailrace.socket_poll import Ready, SocketPoll
 
 _T = TypeVar("_T")
 

@@ -12,23 +12,20 @@ a task costs more than without this, so it ends after a few of these, and if not
 
 It may poll for the next request before it sleeps, trio's set with it (`tailrace.link.busy_polling`). No task is to run
 then, and no deadline is due.
-
-trio does not tell which tasks run next, nor its set. So this reads fields of its loop. If a release of trio has others,
-`TrioLoop.of_this_run` finds it out, and trio waits as ever.
 """
 
 from __future__ import annotations
 
 import select
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Any
 
 import trio
 
 from tailrace.link.busy_polling import BusyPolling
 from tailrace.processors import has_spare_processor
+from tailrace.trio.trio_loop import TrioLoop
 
 # It ends after these seconds without a socket.
 SOON_SECONDS = 0.005
@@ -36,36 +33,6 @@ SOON_SECONDS = 0.005
 PLAIN_TURNS = 4
 # It ends after this number of turns in a row whose functions have woken tasks.
 WAKING_TURNS = 2
-
-
-class TrioLoop:
-    """The parts of trio's loop that say what it would do next."""
-
-    def __init__(
-        self,
-        runnable: Collection[object],
-        next_deadline: Callable[[], float],
-        sleep_seconds: Callable[[float], float],
-        epoll: int,
-    ) -> None:
-        """``sleep_seconds`` returns how long a deadline is ahead. ``epoll`` is the descriptor of trio's set."""
-        self.runnable = runnable
-        self.next_deadline = next_deadline
-        self.sleep_seconds = sleep_seconds
-        self.epoll = epoll
-
-    @classmethod
-    def of_this_run(cls) -> TrioLoop | None:
-        """Returns that of the present run of trio; None if it has other fields, or waits in another thread."""
-        try:
-            run: Any = trio._core._run
-            runner = run.GLOBAL_RUN_CONTEXT.runner
-            if runner.is_guest:
-                return None
-            epoll = runner.io_manager._epoll.fileno()
-            return cls(runner.runq, runner.deadlines.next_deadline, runner.clock.deadline_to_sleep_time, epoll)
-        except AttributeError:
-            return None
 
 
 class DirectWait(trio.abc.Instrument):

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Awaitable, Callable
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import trio
 
@@ -23,6 +23,9 @@ from tailrace.model import Item, Level
 from tailrace.requests.lone_calls import Begun, LoneLookUps
 from tailrace.requests.request import Reply
 from tailrace.trio.ready_sockets import ReadySockets
+
+if TYPE_CHECKING:
+    from tailrace.trio.lent_wait import LentWait
 
 # The lone calls in a row after which the socket is lent: a few calls of a program that does other things do not pay.
 LONE_CALLS = 4
@@ -40,6 +43,14 @@ class LendingTransport(Protocol):
 
     def lend(self) -> bool:
         """Lends the socket, or leaves it lent. Returns False if no task is in ``receive_each``."""
+        ...
+
+    def wait_in_place(self) -> bool:
+        """Waits for the lent socket in the place of trio's loop, for a moment at most.
+
+        Returns False if trio has something to do, or nothing came: call ``wait_lent`` then. If it returns True, no
+        other task could have run, and no deadline is due: a checkpoint would have changed nothing.
+        """
         ...
 
     def wait_lent(self) -> Awaitable[None]:
@@ -75,7 +86,7 @@ class Reader:
     """A task in ``receive_each``. ``on_ready`` is called for it, unless the socket is lent."""
 
     # A node with many idle connections has one for each.
-    __slots__ = ("_on_ready", "_sock", "_sockets", "error", "has_ended", "is_lent", "take", "task")
+    __slots__ = ("_on_ready", "_sock", "_sockets", "_wait", "error", "has_ended", "is_lent", "take", "task")
 
     def __init__(
         self,
@@ -87,6 +98,7 @@ class Reader:
         self._sockets = sockets
         self._sock = sock
         self._on_ready = on_ready
+        self._wait: LentWait | None = None
         self.take = take
         self.task = trio.lowlevel.current_task()
         self.is_lent = False
@@ -99,6 +111,12 @@ class Reader:
         if not self.is_lent:
             self.is_lent = True
             self._sockets.forget(self._sock)
+
+    def wait_in_place(self) -> bool:
+        """Waits for the lent socket, as `LendingTransport.wait_in_place`."""
+        if self._wait is None:
+            self._wait = self._sockets.lent_wait(self._sock)
+        return self.is_lent and self._wait.wait()
 
     def take_back(self) -> None:
         """Ends the lending."""

@@ -16,6 +16,7 @@ import trio
 
 if TYPE_CHECKING:
     from tailrace.trio.direct_wait import DirectWait
+    from tailrace.trio.lent_wait import LentWait
 
 HAS_EPOLL = hasattr(select, "epoll")  # Linux
 # The sockets that are handled before other tasks have the loop. The set returns the others then.
@@ -51,11 +52,19 @@ class ReadySockets:
 
         It polls for ``busy_poll_s`` at most before it sleeps, while that finds the next request.
         """
-        from tailrace.trio.direct_wait import DirectWait, TrioLoop  # for nodes only
+        from tailrace.trio.direct_wait import DirectWait  # for nodes only
+        from tailrace.trio.trio_loop import TrioLoop
 
         loop = TrioLoop.of_this_run()
         if loop is not None:
             self._direct = DirectWait(self._epoll, self._calls, loop, READY_MAX, busy_poll_s)
+
+    def lent_wait(self, sock: socket.socket) -> LentWait:
+        """Makes what waits for a lent socket in the place of trio's loop."""
+        from tailrace.trio.lent_wait import LentWait  # for lone calls only
+        from tailrace.trio.trio_loop import TrioLoop
+
+        return LentWait(TrioLoop.of_this_run(), sock, self._epoll.fileno())
 
     async def run(self) -> None:
         """Calls for ever."""

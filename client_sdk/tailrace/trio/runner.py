@@ -63,12 +63,13 @@ class _WaitedReply(Reply[_T]):
     async def read(self, lender: LendingTransport) -> None:
         """Reads at a lent socket until the answer has come; waits for it if the socket is not lent any more.
 
-        Always a checkpoint.
+        A checkpoint, unless trio has nothing else to do.
         """
         while not self.finished:
             self._lender = lender
             try:
-                await lender.wait_lent()
+                if not lender.wait_in_place():
+                    await lender.wait_lent()
             except trio.ClosedResourceError:
                 break
             finally:
@@ -166,7 +167,8 @@ class RequestRunner(OfOneProcess):
         try:
             self._link.look_up_alone(lone, frame)
             while lone.found is None:
-                await lender.wait_lent()
+                if not lender.wait_in_place():
+                    await lender.wait_lent()
                 if not lender.read_lent():
                     break
                 if begun.request is not None:  # the answer comes in several reads, or beside others

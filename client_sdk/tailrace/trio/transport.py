@@ -23,8 +23,7 @@ from tailrace.trio.file_part import FilePart
 from tailrace.trio.lending import Reader
 from tailrace.trio.ready_sockets import ready_sockets
 
-# The first and the largest size of a read. It grows while reads come back full: few system calls for bulk, and little
-# memory when idle.
+# The first and the largest size of a read, which grows while reads come back full. Idle connections take little memory.
 RECEIVE_BYTES_MIN = 16 * 1024
 RECEIVE_BYTES_MAX = 1024 * 1024
 # The most buffers in one system call (Linux: IOV_MAX is 1,024).
@@ -340,6 +339,9 @@ class TcpTransport:
         if not reader.is_lent:
             reader.lend()
         return True
+
+    def wait_in_place(self) -> bool:
+        return self._reader is not None and self._reader.wait_in_place()
 
     def wait_lent(self) -> Awaitable[None]:
         return trio.lowlevel.wait_readable(self._sock)  # noqa: ASYNC105 - the caller awaits it, in fewer steps

@@ -1,4 +1,4 @@
-"""Waiting for a socket without async: the same with polling and without."""
+"""Waiting for a socket: the same with polling and without."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ import threading
 
 import pytest
 
-from tailrace.blocking import socket_poll
-from tailrace.blocking.socket_poll import SocketPoll
+from tailrace import socket_poll
 from tailrace.link.busy_polling import WAITS_MIN
+from tailrace.socket_poll import SocketPoll
 
 
 @pytest.fixture
