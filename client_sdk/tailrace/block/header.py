@@ -141,6 +141,15 @@ class BlockHeader(NamedTuple):
         return tuple.__new__(cls, fields[2:12] + fields[13:16])
 
 
+def packed_row_header(
+    flags: int, partition: int, producer_id: int, producer_seq: int, hash_: int, stored: bytes, raw_bytes: int
+) -> bytes:
+    """Returns the packed header of a block of one row without a seq, whose stored body is ``stored``."""
+    numbers = MAGIC, VERSION, flags, 1, partition, 0, 0, 0, producer_id, producer_seq, len(stored), raw_bytes, 0
+    fields = _FIELDS.pack(*numbers, hash_, hash_, sum_of(stored))
+    return fields + _digest_of(fields)[::-1]
+
+
 def stamped_head(head: bytes, first_seq: int, last_seq: int, timestamp: int) -> bytes:
     """Returns a packed header with these seqs and this timestamp in the place of its own.
 

@@ -17,7 +17,14 @@ import struct
 
 from tailrace.block.block import Block
 from tailrace.block.encode import stored_form
-from tailrace.block.header import FLAG_TOMBSTONES, BlockHeader, stamped_head, sum_of
+from tailrace.block.header import (
+    COMPRESS_BYTES_MIN,
+    FLAG_TOMBSTONES,
+    BlockHeader,
+    packed_row_header,
+    stamped_head,
+    sum_of,
+)
 
 _START = struct.Struct("<QII")
 _OFFSETS = struct.Struct("<II")
@@ -29,16 +36,31 @@ def encode_row(
     key: bytes, value: bytes | None, *, hash_: int, partition: int, producer_id: int, producer_seq: int
 ) -> Block:
     """Does ``encode_block([key], [value], ...)`` for a row. ``key`` and ``value`` (None deletes) are checked."""
-    key_bytes = len(key)
-    start = _START.pack(hash_, 0, key_bytes) + key + _ZEROS[-key_bytes % 8]
-    if value is None:
-        raw, flags = start + _DELETED, FLAG_TOMBSTONES
-    else:
-        raw, flags = start + _OFFSETS.pack(0, len(value)) + value, 0
+    raw = _raw_row(key, value, hash_)
+    flags = FLAG_TOMBSTONES if value is None else 0
     stored, flag = stored_form(raw)
     numbers = (flags | flag, 1, partition, 0, 0, 0, producer_id, producer_seq, len(stored), len(raw), hash_, hash_)
     header = tuple.__new__(BlockHeader, (*numbers, sum_of(stored)))
     return Block(header, header.pack(), stored)
+
+
+def row_bytes(
+    key: bytes, value: bytes | None, *, hash_: int, partition: int, producer_id: int, producer_seq: int
+) -> bytes:
+    """Returns the bytes of ``encode_row``, without the objects of a block."""
+    raw = stored = _raw_row(key, value, hash_)
+    flags = FLAG_TOMBSTONES if value is None else 0
+    if len(raw) >= COMPRESS_BYTES_MIN:
+        stored, flag = stored_form(raw)
+        flags |= flag
+    return packed_row_header(flags, partition, producer_id, producer_seq, hash_, stored, len(raw)) + stored
+
+
+def _raw_row(key: bytes, value: bytes | None, hash_: int) -> bytes:
+    """Returns the body, not compressed."""
+    key_bytes = len(key)
+    start = _START.pack(hash_, 0, key_bytes) + key + _ZEROS[-key_bytes % 8]
+    return start + _DELETED if value is None else start + _OFFSETS.pack(0, len(value)) + value
 
 
 def stamped_row(header: BlockHeader, head: bytes, body: bytes, seq: int, timestamp: int) -> Block:

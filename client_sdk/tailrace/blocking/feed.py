@@ -77,6 +77,10 @@ class Feed:
         ttl: int | None = None,
         timeout: float | None = None,
     ) -> Version:
+        if if_version is None and ttl is None and value is not None and not if_absent:
+            version = self._runner.write_row(self._core, key, value, level, timeout)
+            if version is not None:
+                return version
         return self._runner.run(self._core.put(key, value, level, if_version, if_absent, ttl), timeout)
 
     @documented(FeedCore.delete, timeout=TIMEOUT)
@@ -88,6 +92,10 @@ class Feed:
         if_version: Version | None = None,
         timeout: float | None = None,
     ) -> Version:
+        if if_version is None:
+            version = self._runner.write_row(self._core, key, None, level, timeout)
+            if version is not None:
+                return version
         return self._runner.run(self._core.delete(key, level, if_version), timeout)
 
     @documented(FeedCore.delete_if_present, timeout=TIMEOUT)

@@ -28,21 +28,19 @@ from tailrace.errors import TailraceError, Unreachable
 from tailrace.link.connection import LinkCore, LinkSession
 from tailrace.link.finder import LONG_WAIT_SECONDS
 from tailrace.link.rules import TICK_SECONDS
-from tailrace.model import Item, Level
-from tailrace.requests.lone_calls import Begun, LoneLookUps
-from tailrace.requests.request import Reply
+from tailrace.requests.lone_calls import LoneCall
 from tailrace.socket_poll import Ready, SocketPoll
 
 _T = TypeVar("_T")
 
 RECEIVE_BYTES = 256 * 1024
-LONE_BYTES = 16 * 1024  # of the first read of a lone look-up's answer
+LONE_BYTES = 16 * 1024  # of the first read of a lone call's answer
 _TAKES_BYTES = select.POLLOUT
 # Linux takes 1,024 buffers in one call; half of them is a megabyte of small requests.
 BUFFERS_MAX = 512
 # After a longer pause between calls the link reads before it sends, because the node may have ended the connection.
 IDLE_SECONDS = 1.0
-# A look-up takes the short way only so soon after the link has last looked for a dead node and a later leader, and a
+# A call takes the short way only so soon after the link has last looked for a dead node and a later leader, and a
 # tick.
 LONE_SECONDS = 0.2
 # The most seconds of one try at one address, even if the caller waits longer.
@@ -154,74 +152,57 @@ class BlockingLink:
                 self._look_around(waiting_since)
             is_over = deadline is not None and time.monotonic() >= deadline
 
-    def look_up_alone(
-        self, lone: LoneLookUps, feed_id: bytes, level: Level, key: bytes, retry_for_s: float, begun: Begun
-    ) -> list[Item | None] | None:
-        """Looks up a key by the short way (`tailrace.requests.lone_calls`), if nothing else is under way.
+    def call_alone(self, call: LoneCall) -> None:
+        """Sends a call by the short way (`tailrace.requests.lone_calls`) if nothing else is under way, and reads once.
 
-        Returns the item in a list. None: the general way has to do it. If ``begun`` has a request then, the general way
-        only waits for its answer.
+        The general way has to do a call that has not begun then, and to wait for one that has begun and not ended.
         """
         self.check_caller()
         now = time.monotonic()
         if self._waiting or now >= self._looks_at + LONE_SECONDS:
-            return None
+            return
         guard, moving = self.guard, threading.Lock()
         try:
             with moving:
                 with guard.lock:
                     sock = self._plain
                     if sock is None or self._out or self._waits_to_send or self._has_mover():
-                        return None
+                        return
                     guard.check_and_begin()
-                    frame = lone.begin(feed_id, level, key)
-                    if frame is not None and not self._send_frame(sock, frame):
-                        lone.drop()
-                        frame = None
+                    frame = call.begin(now)
+                    is_sent = frame is not None and self._send_frame(sock, frame)
+                    if frame is not None and not is_sent:
+                        call.go_on()
                     guard.end()
-                    if frame is None:
-                        return None
+                    if not is_sent:
+                        return
                     self._said_at = now
                     self._mover = threading.get_ident(), moving
                 ready = self._poll.wait(TICK_SECONDS)
                 with guard.lock:
-                    if self._sock is not sock:
-                        return None  # another thread has ended the connection
-                    return self._read_lone(
-                        lone, sock if ready else None, (feed_id, level, key), now + retry_for_s, begun
-                    )
+                    if self._sock is sock:  # else another thread has ended the connection
+                        self._read_alone(call, sock if ready else None)
         finally:
             if self._waiting:
                 with guard.lock:
                     self._leave(moving)
 
-    def _read_lone(
-        self,
-        lone: LoneLookUps,
-        sock: socket.socket | None,
-        asked: tuple[bytes, Level, bytes],
-        deadline: float,
-        begun: Begun,
-    ) -> list[Item | None] | None:
-        """Reads once, if ``sock`` is given. Returns the item; otherwise the general way takes over."""
+    def _read_alone(self, call: LoneCall, sock: socket.socket | None) -> None:
+        """Reads once, if ``sock`` is given. The general way takes over, unless the bytes are the answer alone."""
         self.guard.check_and_begin()
         try:
             data = None if sock is None else sock.recv(LONE_BYTES)
             if data:
                 self.heard_at = self._moved_at = self.stepped_at = time.monotonic()
-                found = lone.end(data, asked[2])
-                if found is not None:
-                    self.guard.end()
-                    return found
-            lone.go_on(*asked, begun, Reply(), deadline)
-            if data is not None:
-                self._take(data)
+            if not data or not call.take(data):
+                call.go_on()
+                if data is not None:
+                    self._take(data)
         except BlockingIOError:
-            lone.go_on(*asked, begun, Reply(), deadline)
+            call.go_on()
         except (TailraceError, OSError) as error:
             self._end_connection(error)
         self.guard.end()
-        return None
 
     def _look_around(self, waiting_since: float) -> None:
         """Does what follows a step: gives up requests, wakes others, and leaves a node that is dead or no leader."""
@@ -402,15 +383,15 @@ class BlockingLink:
         return () if sent == len(buffer) else (memoryview(buffer)[sent:],)
 
     def _send_frame(self, sock: socket.socket, frame: bytes) -> bool:
-        """Sends a frame, and queues what the system does not take. False: it has taken nothing."""
+        """Sends a frame, and queues what the system does not take. Returns whether it has taken any bytes."""
         try:
             sent = sock.send(frame)
         except OSError as error:  # the general way finds out why
             raise_foreign(error)
-            return False
+            sent = 0
         if sent < len(frame):
             self._out.append(memoryview(frame)[sent:])
-        return True
+        return sent > 0
 
     def _handle(self, ready: Ready) -> None:
         for _, event in ready:

@@ -14,14 +14,14 @@ from tailrace.blocking.link import IDLE_SECONDS, BlockingLink
 from tailrace.blocking.stream import Stream
 from tailrace.consuming.stream_core import StreamCore
 from tailrace.consuming.subscription import Subscription
-from tailrace.errors import TailraceError, Unreachable, WrongProcess
+from tailrace.errors import TailraceError, UnknownFeed, Unreachable, WrongProcess
 from tailrace.link.forks import OfOneProcess
-from tailrace.model import Item, Version
+from tailrace.model import Item, Version, VersionRange
 from tailrace.model.arguments import seconds
 from tailrace.requests.client_core import ClientCore
 from tailrace.requests.feed_core import FeedCore
 from tailrace.requests.lane import Lane, WriteRequest
-from tailrace.requests.lone_calls import Begun
+from tailrace.requests.lone_calls import Begun, LoneLookUp, LoneWrite, version_of
 from tailrace.requests.plan import WITHOUT_REQUEST, AskLeader, Continue, Pause, Plan, RequestStep
 from tailrace.requests.request import Answered, Reply, Request
 from tailrace.requests.senders import Waits
@@ -113,14 +113,43 @@ class BlockingRunner(OfOneProcess):
             return self.run(feed.get(key, level, at_least), timeout)
         if type(key) is not bytes or not 0 < len(key) <= KEY_BYTES_MAX or self._is_closed or self._forked_from:
             return self.run(feed.get(key, level, at_least), timeout)
-        session, begun = self._session, Begun()
+        wanted, begun = self._session.levels.level(level), Begun()
+        lone = LoneLookUp(self._session.lone, (known.feed_id, wanted, key), begun, Reply, self.core.retry_for_s)
         try:
-            wanted = session.levels.level(level)
-            found = self._link.look_up_alone(session.lone, known.feed_id, wanted, key, self.core.retry_for_s, begun)
+            self._link.call_alone(lone)
+            found = lone.found
             return self.run(feed.get(key, level, None), None, begun) if found is None else found[0]
         finally:
             if begun.request is not None:
                 self._withdraw([begun.request])
+
+    def write_row(
+        self, feed: FeedCore, key: bytes, value: bytes | None, level: str | None, timeout: float | None
+    ) -> Version | None:
+        """Writes a row by the short way (`tailrace.requests.lone_calls`); None: the general way has to do it.
+
+        ``value`` None deletes. Raises as `FeedCore.put`.
+        """
+        known = feed.resolved
+        if known is None or feed.codec is not None or timeout is not None or self._is_closed or self._forked_from:
+            return None
+        link, reply = self._link, Reply[VersionRange]()
+        write = LoneWrite(
+            self._session.lone_writes, (known, self.core.lanes, key, value, level, reply.done), self.core.retry_for_s
+        )
+        try:
+            link.call_alone(write)
+            if write.row is None:
+                return None
+            if not reply.finished:
+                link.run_until(lambda: reply.finished, None)
+            return version_of(reply.get())
+        except BaseException as error:
+            if write.row is not None and link is self._link:
+                self._withdraw([write.row])
+            if isinstance(error, UnknownFeed):
+                feed.forget()
+            raise
 
     def run(self, plan: Plan[_T], timeout: float | None = None, begun: Begun | None = None) -> _T:
         """Carries out a plan within ``timeout`` or ``retry_for`` seconds, and returns its result.

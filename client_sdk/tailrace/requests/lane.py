@@ -195,6 +195,16 @@ class Lane:
         self._used_at = request.sent_at = now
         request.state = SENT
 
+    def answered_alone(self, request: WriteRequest, versions: VersionRange) -> bool:
+        """Does ``answered`` for a block that was written, and is all of the lane. False: it is not."""
+        if self._queue or self._unanswered != [request]:
+            return False
+        self._unanswered.clear()
+        self._acknowledged.append((request.number, versions))
+        request.state = DONE
+        request.done(versions, None)
+        return True
+
     def take(self, now: float) -> list[WriteRequest]:
         """Returns the blocks to send now, with their numbers. They count as sent."""
         if self._unanswered:

@@ -22,6 +22,10 @@ class OfferedLevels:
         # A node that names no default is older than writes without a level, and the default was disk then.
         self.unnamed = NODES_LEVEL if peer.default_level else Level.DISK
 
+    def know_from(self, before: OfferedLevels) -> None:
+        """Takes over what another session's greetings have told."""
+        self._names, self._levels, self.unnamed = before._names, before._levels, before.unnamed
+
     def level(self, text: str) -> Level:
         """Returns a level by name. Raises ValueError if it does not exist, NotDurable if this node cannot give it."""
         found = self._levels.get(text)
@@ -32,6 +36,10 @@ class OfferedLevels:
             offered = ", ".join(self._names)
             raise NotDurable(f"level {level.name.lower()} cannot be given by this node, which offers {offered}")
         return level
+
+    def find(self, text: str) -> Level | None:
+        """Returns a level that the node offers, by name; None for any other text."""
+        return self._levels.get(text)
 
     def of_write(self, text: str | None) -> Level | None:
         """Returns the level of a write by name, as `level` does. None leaves it to the node."""

@@ -25,7 +25,7 @@ from tailrace.link.rules import Link, is_final
 from tailrace.link.sparing import Sparing
 from tailrace.model import Level, Version
 from tailrace.requests.lane import DONE, Done, Lane, WriteRequest
-from tailrace.requests.lone_calls import LoneLookUps, receive_alone
+from tailrace.requests.lone_calls import LoneLookUps, LoneWrites, receive_alone
 from tailrace.requests.look_up import Found, LookUp
 from tailrace.requests.offered_levels import OfferedLevels, refusal_of_ttls
 from tailrace.requests.parts import PartRequest, Places
@@ -84,8 +84,9 @@ class RequestSession:
         self._queue = RequestQueue(clock, jitter)  # those that are no writes
         self._writes = WriteQueue()
         self._by_id: dict[int, Request | WriteRequest | None] = {}  # None: a lone look-up
-        self.lone = LoneLookUps(self._by_id, self._queue, self._writes, lambda: self.is_quiet, self.get)
         self.levels = OfferedLevels()
+        self.lone = LoneLookUps(self._by_id, self._queue, self._writes, self._is_quiet, self.get)
+        self.lone_writes = LoneWrites(self._by_id, self._queue, self._writes, self.levels, self._is_quiet)
         self._refusals = Sparing(clock)
         self._sends_traces = False  # the node knows TRACE
         self.peer: HelloOk | None = None
@@ -106,7 +107,8 @@ class RequestSession:
 
     def know_from(self, before: RequestSession) -> None:
         """Takes over from another session what the node of its last greeting has told."""
-        self.levels, self.peer = before.levels, before.peer
+        self.levels.know_from(before.levels)
+        self.peer = before.peer
 
     def connection_made(self) -> None:
         """Begins a new connection with a greeting."""
@@ -198,8 +200,7 @@ class RequestSession:
         """No request waits for an answer."""
         return not self._queue.requests and self._writes.is_idle
 
-    @property
-    def is_quiet(self) -> bool:
+    def _is_quiet(self) -> bool:
         """A leader answers on this connection, nothing waits to be sent, and no bytes to be understood."""
         if self._link is not _OPEN or self._out or not self._is_useful or self._state != "leader":
             return False

@@ -266,6 +266,39 @@ class WriteQueue:
         self._left_together = False
         return row
 
+    def numbers_alone(self, lane: Lane, now: float) -> tuple[int, int] | None:
+        """Returns the producer id and number of a row that could be sent now, with no other write before or beside it.
+
+        Then ``add_sent`` has the effect of ``add_row`` and ``take``, in fewer steps. None: these have to do it.
+        """
+        if self._lanes or self._rows or self._woken > 1 or (self._left_together and (self._doubts or not self._woken)):
+            return None
+        return lane.next_if_alone(now)
+
+    def add_sent(self, row: RowWrite, now: float) -> None:
+        """Adds a row with the numbers of ``numbers_alone``, which is sent at the same ``now``."""
+        if self._woken:
+            self._woken, self._is_last = 0, True
+        elif self._is_last:
+            self._is_last, self._doubts = False, DOUBTED_TURNS
+        self.gathers = self._left_together = False
+        row.lane.sent_alone(row, now)
+        self._lanes[row.lane] = None
+
+    def answered_alone(self, row: RowWrite, versions: VersionRange) -> bool:
+        """Does ``expect_none`` and ``answered`` for a row that is all that waits. False: nothing has happened."""
+        lane, (partition, _, first_seq, last_seq) = row.lane, versions
+        if row.state is not SENT or row.withdrawn or self._rows or self._ready or len(self._lanes) != 1:
+            return False
+        if partition != lane.partition or not first_seq or first_seq != last_seq:
+            return False
+        if not lane.answered_alone(row, versions):
+            return False
+        self.expect_none()
+        self._woken = 1
+        self._lanes.clear()
+        return True
+
     def _submit(self, lane: Lane) -> None:
         """Enters the waiting rows of a lane, as blocks."""
         rows = self._rows.pop(lane)

@@ -77,10 +77,18 @@ class Feed:
         if_absent: bool = False,
         ttl: int | None = None,
     ) -> Version:
+        if if_version is None and ttl is None and value is not None and not if_absent:
+            version = await self._runner.write_row(self._core, key, value, level)
+            if version is not None:
+                return version
         return await self._runner.run(self._core.put(key, value, level, if_version, if_absent, ttl))
 
     @documented(FeedCore.delete)
     async def delete(self, key: bytes, *, level: LevelName | None = None, if_version: Version | None = None) -> Version:
+        if if_version is None:
+            version = await self._runner.write_row(self._core, key, None, level)
+            if version is not None:
+                return version
         return await self._runner.run(self._core.delete(key, level, if_version))
 
     @documented(FeedCore.delete_if_present)

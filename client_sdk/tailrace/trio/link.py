@@ -12,8 +12,9 @@ from tailrace.link.address import Address
 from tailrace.link.connection import LinkCore, SendingLink
 from tailrace.link.finder import LOOK_IDLE_SECONDS
 from tailrace.link.rules import TICK_SECONDS, Silence, tick_seconds
+from tailrace.requests.lone_calls import LoneCall
 from tailrace.requests.session import RequestSession
-from tailrace.trio.lending import Lender, LoneLookUp
+from tailrace.trio.lending import Lender
 from tailrace.trio.transport import Connect, PlacingTransport, Transport, connect_tcp, receive_each
 from tailrace.trio.watch import keep_looking
 
@@ -48,12 +49,12 @@ class RequestLink(SendingLink[RequestSession, Transport]):
         self._ticked: trio.Event | None = None  # while ``look`` waits for the next tick
         self._gathered = trio.Event()  # set if queued rows are to leave after this turn of the loop
         self._greeted = trio.Event()
-        self._lone: LoneLookUp | None = None  # that gets the next bytes
+        self._lone: LoneCall | None = None  # that gets the next bytes
         self.lender = Lender()
         self.opened = trio.Event()
 
-    def look_up_alone(self, lone: LoneLookUp, frame: bytes) -> None:
-        """Sends the frame of a look-up, which gets the next bytes. Never waits. ``forget_lone`` has to follow."""
+    def send_alone(self, lone: LoneCall, frame: bytes) -> None:
+        """Sends the frame of a call, which gets the next bytes. Never waits. ``forget_lone`` has to follow."""
         self._lone = lone
         if self._idle is not None:
             self._idle.set()
@@ -62,7 +63,7 @@ class RequestLink(SendingLink[RequestSession, Transport]):
             self._transport.send(frame)
 
     def forget_lone(self) -> None:
-        """Hands no bytes to a look-up any more."""
+        """Hands no bytes to a lone call any more."""
         self._lone = None
 
     def kick(self, now: float | None = None) -> None:
@@ -198,7 +199,8 @@ class RequestLink(SendingLink[RequestSession, Transport]):
                 self._held = None
             self.lender.take_back_unused()
             if self._lone is not None:
-                self._lone.waits_no_longer()
+                if self._lone.go_on():
+                    self.lender.recall()
                 self._lone = None
             self._session.expire()
             self._send()

@@ -11,17 +11,17 @@ import trio
 from tailrace.block.header import KEY_BYTES_MAX
 from tailrace.consuming.stream_core import StreamCore
 from tailrace.consuming.subscription import Subscription
-from tailrace.errors import TailraceError, Unreachable, WrongProcess
+from tailrace.errors import TailraceError, UnknownFeed, Unreachable, WrongProcess
 from tailrace.link.forks import OfOneProcess
-from tailrace.model import Item, Level, Version
+from tailrace.model import Item, Level, Version, VersionRange
 from tailrace.requests.client_core import ClientCore
 from tailrace.requests.feed_core import FeedCore
 from tailrace.requests.lane import Lane, WriteRequest
-from tailrace.requests.lone_calls import Begun
+from tailrace.requests.lone_calls import Begun, LoneLookUp, LoneWrite, version_of
 from tailrace.requests.plan import WITHOUT_REQUEST, AskLeader, Continue, Pause, Plan, RequestStep
 from tailrace.requests.request import Answered, Reply, Request
 from tailrace.trio.host import Host
-from tailrace.trio.lending import LendingTransport, LoneLookUp
+from tailrace.trio.lending import LendingTransport
 from tailrace.trio.lifetime import Lifetime
 from tailrace.trio.link import RequestLink
 from tailrace.trio.stream import Stream
@@ -158,14 +158,14 @@ class RequestRunner(OfOneProcess):
         lender = self._lender.borrow(now)
         if lender is None:
             return None
-        frame = self._session.lone.begin(*asked)
+        lone = LoneLookUp(self._session.lone, asked, begun, _WaitedReply, self._retry_for_s)
+        frame = lone.begin(now)
         if frame is None:
             self._lender.end_unused()
             return None
-        lone = LoneLookUp(self._session.lone, asked, begun, _WaitedReply, now + self._retry_for_s, lender)
         self._asking += 1
         try:
-            self._link.look_up_alone(lone, frame)
+            self._link.send_alone(lone, frame)
             while lone.found is None:
                 if not lender.wait_in_place():
                     await lender.wait_lent()
@@ -186,6 +186,45 @@ class RequestRunner(OfOneProcess):
             self._lender.ended(was_alone=not self._asking and self._session.idle)
         lone.go_on()
         return lone.found
+
+    @trio.lowlevel.enable_ki_protection  # as ``ask``
+    async def write_row(self, feed: FeedCore, key: bytes, value: bytes | None, level: str | None) -> Version | None:
+        """Writes a row by the short way (`tailrace.requests.lone_calls`); None: the general way has to do it.
+
+        ``value`` None deletes. Raises as `FeedCore.put`.
+        """
+        known = feed.resolved
+        if known is None or feed.codec is not None or self._asking or self._forked_from:
+            return None
+        await trio.lowlevel.checkpoint_if_cancelled()
+        now = self._clock()
+        lender = self._lender.borrow(now)
+        if lender is None:
+            return None
+        reply: _WaitedReply[VersionRange] = _WaitedReply()
+        write = LoneWrite(
+            self._session.lone_writes, (known, self.core.lanes, key, value, level, reply.done), self._retry_for_s
+        )
+        frame = write.begin(now)
+        if frame is None:
+            self._lender.end_unused()
+            return None
+        self._asking += 1
+        try:
+            self._link.send_alone(write, frame)
+            await reply.read(lender)
+            return version_of(reply.get())
+        except BaseException as error:
+            assert write.row is not None
+            self._session.withdraw(write.row)
+            self._lender.take_back()
+            if isinstance(error, UnknownFeed):
+                feed.forget()
+            raise
+        finally:
+            self._asking -= 1
+            self._link.forget_lone()
+            self._lender.ended(was_alone=not self._asking and self._session.idle)
 
     @trio.lowlevel.enable_ki_protection
     async def run(self, plan: Plan[_T], begun: Begun | None = None) -> _T:

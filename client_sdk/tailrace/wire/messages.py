@@ -35,7 +35,8 @@ PROTOCOL_VERSION = 1
 # The keys of one GET; it bounds the work of one frame.
 GET_KEYS_MAX = 4_096
 # As globals: an attribute of an Enum is slow to read, and each lone request needs them.
-_GET_OPCODE, _GOT_OPCODE, _WRITTEN_OPCODE = int(Opcode.GET), int(Opcode.GOT), int(Opcode.WRITTEN)
+_GET_OPCODE, _GOT_OPCODE = int(Opcode.GET), int(Opcode.GOT)
+_WRITE_OPCODE, _WRITTEN_OPCODE = int(Opcode.WRITE), int(Opcode.WRITTEN)
 _SESSION = re.compile(r"[0-9a-f]{32}")
 
 
@@ -209,6 +210,7 @@ _WRITE = struct.Struct("<16sBB6x16sQ")
 # The level of a WRITE that leaves the choice to the node. Only a node whose HELLO_OK names its default level knows it.
 NODES_LEVEL = 3
 _LEVELS = (*Level, None)
+_NO_BRANCH = bytes(16)
 
 
 class Write(NamedTuple):
@@ -227,7 +229,7 @@ class Write(NamedTuple):
     @staticmethod
     def encode_fixed(feed_id: bytes, level: int, flags: int = 0, version: Version | None = None) -> bytes:
         """Returns the part before the block."""
-        branch, seq = (version.branch, version.seq) if version is not None else (bytes(16), 0)
+        branch, seq = (version.branch, version.seq) if version is not None else (_NO_BRANCH, 0)
         return _WRITE.pack(feed_id, level, flags, branch, seq)
 
     @classmethod
@@ -307,6 +309,11 @@ def _cut(data: memoryview, lengths: Sequence[int]) -> list[bytes]:
     return [whole[start:stop] for start, stop in pairwise(accumulate(lengths, initial=0))]
 
 
+def lone_write_start(feed_id: bytes, level: int, block_bytes: int, id: int) -> bytes:
+    """Returns the part before the block of a WRITE without flags and conditions."""
+    return frame_header(_WRITE_OPCODE, _WRITE.size + block_bytes, id) + _WRITE.pack(feed_id, level, 0, _NO_BRANCH, 0)
+
+
 def lone_get(feed_id: bytes, level: Level, key: bytes, state: int, id: int) -> bytes:
     """Returns the frame of a `Get` of one key, without the steps of a list."""
     body = _LONE_GET.pack(feed_id, level, state, 1, len(key)) + key
@@ -376,6 +383,16 @@ _GOT_FRAME = struct.Struct(FRAME_HEADER_FORMAT + _LONE_GOT.format[1:])
 Row: TypeAlias = tuple[Version, int, bytes] | None
 
 
+def lone_written(data: bytes | memoryview) -> tuple[int, VersionRange] | None:
+    """Reads a WRITTEN that is all of ``data``, as ``lone_answer``."""
+    if len(data) != _WRITTEN_FRAME.size:
+        return None
+    body_bytes, opcode, flags, reserved, id, check, *versions = _WRITTEN_FRAME.unpack(data)
+    if body_bytes != _WRITTEN.size or opcode != _WRITTEN_OPCODE or flags or reserved or check != header_check(data):
+        return None
+    return id, tuple.__new__(VersionRange, versions)
+
+
 def lone_answer(data: bytes | memoryview) -> tuple[int, VersionRange | Row] | None:
     """Reads a WRITTEN, or a GOT of one key, that is all of ``data``, by one look.
 
@@ -384,10 +401,7 @@ def lone_answer(data: bytes | memoryview) -> tuple[int, VersionRange | Row] | No
         FrameDecoder, `Written` and `Got` find out whether they break the protocol.
     """
     if len(data) == _WRITTEN_FRAME.size:
-        body_bytes, opcode, flags, reserved, id, check, *versions = _WRITTEN_FRAME.unpack(data)
-        if body_bytes != _WRITTEN.size or opcode != _WRITTEN_OPCODE or flags or reserved or check != header_check(data):
-            return None
-        return id, tuple.__new__(VersionRange, versions)
+        return lone_written(data)
     if len(data) < _GOT_FRAME.size:
         return None
     body_bytes, opcode, flags, reserved, id, check, count, found, partition, seq, timestamp, branch = (

@@ -8,7 +8,7 @@ import threading
 import time
 
 import pytest
-from tests.tailrace.lone_look_ups import noted
+from tests.tailrace.lone_calls import noted
 
 import tailrace
 from tailrace import blocking

@@ -213,13 +213,6 @@ def test_the_answer_to_a_look_up_whose_caller_has_gone_is_ignored():
     assert begin(made) is not None
 
 
-def test_a_look_up_that_was_not_sent_leaves_nothing():
-    made = warm()
-    begin(made)
-    made.session.lone.drop()
-    assert begin(made) is not None
-
-
 def test_it_is_asked_again_after_a_lost_connection():
     made = warm()
     begin(made)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import trio
 import trio.testing
-from tests.tailrace.lone_look_ups import noted
+from tests.tailrace.lone_calls import noted
 
 import tailrace
 from tailrace.trio.lending import LONE_CALLS

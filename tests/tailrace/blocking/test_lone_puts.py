@@ -1,0 +1,262 @@
+"""A `put` or `delete` alone on its connection: which take the short way, and what becomes of the others."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+
+import pytest
+from tests.tailrace.lone_calls import noted_writes
+
+import tailrace
+from tailrace import blocking
+from tailrace.blocking import link as link_module
+
+VALUE = b"v" * 100
+
+
+@pytest.fixture
+def lone(monkeypatch):
+    return noted_writes(monkeypatch)
+
+
+@pytest.fixture
+def warm(feed, lone):
+    """The feed, after calls that have made it ready for the short way."""
+    feed.put(b"k", VALUE)
+    lone.clear()
+    return feed
+
+
+def test_puts_and_deletions_take_the_short_way(warm, lone):
+    before = warm.put(b"k", VALUE)
+    for number in range(20):
+        version = warm.put(b"k", b"%d" % number)
+        assert version[:2] == before[:2]
+        assert version.seq > before.seq
+        assert warm.get(b"k").version == version
+        before = warm.delete(b"k")
+        assert before.seq == version.seq + 1
+        assert warm.get(b"k") is None
+        warm.put(b"other %d" % number, VALUE, level="memory")
+        warm.put(b"long %d" % number, VALUE * 5)
+        assert warm.get(b"long %d" % number).value == VALUE * 5
+    assert lone.count(True) >= len(lone) - 1 > 70, "a tick may come in between"
+
+
+def test_unusual_writes_take_the_general_way(client, warm, lone, feed_name):
+    version = warm.put(b"k", VALUE, timeout=10)
+    version = warm.put(b"k", VALUE, if_version=version)
+    warm.put(b"k", VALUE, ttl=1000)
+    warm.put(b"absent", VALUE, if_absent=True)
+    with pytest.raises(tailrace.VersionConflict):
+        warm.delete(b"k", if_version=version)
+    assert warm.delete_if_present(b"not there") is None
+    client.feed(feed_name).put(b"k", VALUE)
+    for key, value, error in (
+        ("k", VALUE, TypeError),
+        (b"", VALUE, ValueError),
+        (b"k" * 5_000, VALUE, tailrace.TooLarge),
+        (b"k", "v", TypeError),
+        (b"k", None, TypeError),
+    ):
+        with pytest.raises(error):
+            warm.put(key, value)
+    with pytest.raises(ValueError, match="level"):
+        warm.put(b"k", VALUE, level="no level")
+    assert not lone
+    warm.put(b"k", VALUE)
+    assert lone == [True]
+
+
+def test_an_error_of_the_node_is_that_of_the_general_way(client, warm, lone, feed_name):
+    client.drop_feed(feed_name)
+    with pytest.raises(tailrace.UnknownFeed):
+        warm.put(b"k", VALUE)
+    client.create_feed(feed_name, partitions=3)
+    assert warm.put(b"k", VALUE)
+    assert warm.get(b"k").value == VALUE
+
+
+def test_an_answer_that_is_late(node_process, lone):
+    with blocking.connect(node_process.url) as client:
+        feed = client.create_feed("orders")
+        for _ in range(3):
+            feed.put(b"k", VALUE)
+        os.kill(node_process.pid, signal.SIGSTOP)
+        resume = threading.Timer(0.3, os.kill, (node_process.pid, signal.SIGCONT))
+        resume.start()
+        lone.clear()
+        version = feed.put(b"k", b"late")
+        resume.join()
+        assert lone == [False]
+        assert feed.get(b"k") == tailrace.Item(b"k", b"late", version, feed.get(b"k").timestamp)
+        feed.put(b"k", VALUE)
+        assert lone == [False, True]
+
+
+def test_a_node_that_does_not_answer_is_given_up(node_process, lone):
+    with blocking.connect(node_process.url, retry_for=0.5) as client:
+        feed = client.create_feed("orders", timeout=60)
+        for _ in range(3):
+            feed.put(b"k", VALUE, timeout=60)
+        os.kill(node_process.pid, signal.SIGSTOP)
+        try:
+            with pytest.raises(tailrace.Unreachable, match="not answered in time") as caught:
+                feed.put(b"k", VALUE)
+        finally:
+            os.kill(node_process.pid, signal.SIGCONT)
+        assert caught.value.outcome == "unknown"
+        assert lone == [False]
+        assert feed.put(b"k", b"later", timeout=60)
+        assert feed.get(b"k", timeout=60).value == b"later"
+
+
+def test_a_node_that_ends_and_comes_back(node_process, lone):
+    """Each row is written once, also if the node ends while a call waits."""
+    with blocking.connect(node_process.url, retry_for=60) as client:
+        feed = client.create_feed("orders")
+        count = 0
+        for seconds in (0.0, 0.3):  # the first one ends between two calls, the other one while a call waits
+            for _ in range(3):
+                feed.put(b"k", b"%d" % count)
+                count += 1
+            restarted = threading.Event()
+
+            def restart(seconds=seconds, restarted=restarted):
+                time.sleep(seconds)
+                node_process.kill()
+                node_process.start()
+                restarted.set()
+
+            if seconds:
+                os.kill(node_process.pid, signal.SIGSTOP)
+            other = threading.Thread(target=restart)
+            other.start()
+            if not seconds:
+                restarted.wait()
+            version = feed.put(b"k", b"%d" % count)
+            count += 1
+            assert version.seq == count
+            assert feed.get(b"k").value == b"%d" % (count - 1)
+            other.join()
+    assert False in lone
+
+
+def test_threads_share_the_client(warm, lone):
+    """Each sees its own writes in their order, whichever of them moves the bytes."""
+    errors = []
+
+    def use(name):
+        try:
+            last = 0
+            for number in range(150):
+                version = warm.put(name, b"%d" % number)
+                assert version.seq > last
+                last = version.seq
+            assert warm.get(name).value == b"149"
+        except BaseException as error:
+            errors.append(error)
+
+    threads = [threading.Thread(target=use, args=(b"thread %d" % number,)) for number in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not errors
+    assert lone
+
+
+def test_a_client_that_another_thread_closes(node_process, lone):
+    client = blocking.connect(node_process.url).__enter__()
+    feed = client.create_feed("orders")
+    for _ in range(2):
+        feed.put(b"k", VALUE)
+    lone.clear()
+    os.kill(node_process.pid, signal.SIGSTOP)
+    errors = []
+
+    def put():
+        try:
+            feed.put(b"k", VALUE)
+        except tailrace.Unreachable as error:
+            errors.append(error)
+
+    other = threading.Thread(target=put)
+    other.start()
+    while not lone:
+        time.sleep(0.001)
+    client.close()
+    other.join()
+    os.kill(node_process.pid, signal.SIGCONT)
+    assert "closed" in str(errors)
+
+
+@pytest.mark.parametrize("taken", [0, 1, 100])
+def test_a_socket_that_takes_a_part_of_the_frame(client, warm, lone, monkeypatch, taken):
+    link = warm._runner._link
+    send_frame = link_module.BlockingLink._send_frame
+
+    class Slow:
+        def send(self, frame):
+            if not taken:
+                raise BlockingIOError
+            return link._sock.send(frame[:taken])
+
+    monkeypatch.setattr(
+        link_module.BlockingLink, "_send_frame", lambda self, sock, frame: send_frame(self, Slow(), frame)
+    )
+    version = warm.put(b"k", b"slow")
+    assert warm.get(b"k").version == version
+    assert lone == [False]
+
+
+def test_the_general_way_looks_around_now_and_then(warm, lone, monkeypatch):
+    """It looks for a dead node and for a later leader, and sends NOOPs."""
+    monkeypatch.setattr(link_module, "LONE_SECONDS", -1.0)
+    assert warm.put(b"k", VALUE)
+    assert not lone
+
+
+def test_a_forked_process_uses_a_connection_of_its_own(warm):
+    warm.put(b"k", VALUE)
+    child = os.fork()
+    if not child:
+        warm.put(b"child", b"1")
+        os._exit(0)
+    os.waitpid(child, 0)
+    warm.put(b"k", b"parent")
+    assert [item.value for item in warm.get_many([b"k", b"child"])] == [b"parent", b"1"]
+
+
+class Interrupt(Exception):
+    """From a handler of signals."""
+
+
+def test_an_interrupt_while_it_waits(node_process, lone):
+    """The row may be written; the client goes on."""
+    with blocking.connect(node_process.url) as client:
+        feed = client.create_feed("orders")
+        for _ in range(2):
+            feed.put(b"k", VALUE)
+        lone.clear()
+
+        def interrupt(*_):
+            os.kill(node_process.pid, signal.SIGCONT)
+            raise Interrupt
+
+        before = signal.signal(signal.SIGALRM, interrupt)
+        try:
+            os.kill(node_process.pid, signal.SIGSTOP)
+            signal.setitimer(signal.ITIMER_REAL, 0.05)
+            with pytest.raises(Interrupt):
+                feed.put(b"k", b"interrupted")
+        finally:
+            signal.signal(signal.SIGALRM, before)
+        assert lone == [False]
+        for number in range(5):
+            version = feed.put(b"k", b"%d" % number)
+            assert feed.get(b"k") == tailrace.Item(b"k", b"%d" % number, version, feed.get(b"k").timestamp)
+        assert lone[-1]
