@@ -108,23 +108,35 @@ class Reader:
         if not self.is_lent:
             self.is_lent = True
             self._sockets.forget(self._sock)
+            if self._wait is not None:
+                self._wait.begin()
 
     def wait_in_place(self) -> bool:
         """Waits for the lent socket, as `LendingTransport.wait_in_place`."""
+        if not self.is_lent:
+            return False
         if self._wait is None:
             self._wait = self._sockets.lent_wait(self._sock)
-        return self.is_lent and self._wait.wait()
+            self._wait.begin()
+        return self._wait.wait()
 
     def take_back(self) -> None:
         """Ends the lending."""
         if self.is_lent:
             self.is_lent = False
+            self._end_wait()
             self._sockets.watch(self._sock, self._on_ready)
 
     def end(self) -> None:
         """Forgets the socket: the task leaves ``receive_each``."""
-        if not self.is_lent:
+        if self.is_lent:
+            self._end_wait()
+        else:
             self._sockets.forget(self._sock)
+
+    def _end_wait(self) -> None:
+        if self._wait is not None:
+            self._wait.end()
 
 
 class Lender:

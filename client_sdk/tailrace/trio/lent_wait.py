@@ -11,7 +11,7 @@ import select
 import socket
 
 from tailrace.socket_poll import SocketPoll
-from tailrace.trio.trio_loop import TrioLoop
+from tailrace.trio.trio_loop import TasksToRun, TrioLoop
 
 # The most seconds of a wait. Then trio waits, and serves those that wait until no task runs.
 WAIT_SECONDS = 0.005
@@ -28,15 +28,26 @@ class LentWait:
         self._poll = SocketPoll()
         self._number = sock.fileno()
         self._waits = 0
+        self._tasks = TasksToRun()
         if loop is not None:
             for number in (self._number, loop.epoll, epoll):
                 self._poll.register(number, select.POLLIN)
+
+    def begin(self) -> None:
+        """Notes that the socket is lent: it counts the tasks that are to run."""
+        if self._loop is not None:
+            self._tasks.begin()
+
+    def end(self) -> None:
+        """Notes that the socket is not lent any more."""
+        if self._loop is not None:
+            self._tasks.end()
 
     def wait(self) -> bool:
         """Waits until something comes. Returns True if that is for the socket, and trio still has nothing to do."""
         loop = self._loop
         self._waits += 1
-        if loop is None or loop.runnable or self._waits > WAITS_MAX:
+        if loop is None or loop.runnable or self._tasks.count or self._waits > WAITS_MAX:
             self._waits = 0
             return False
         seconds = loop.sleep_seconds(loop.next_deadline())

@@ -39,3 +39,36 @@ class TrioLoop:
             return cls(runner.runq, runner.deadlines.next_deadline, runner.clock.deadline_to_sleep_time, epoll)
         except AttributeError:
             return None
+
+
+_UNKNOWN = 1 << 40
+
+
+class TasksToRun(trio.abc.Instrument):
+    """Counts the tasks that are to run beside the present one, from ``begin`` to ``end``.
+
+    trio runs the tasks that are ready together one after the other, and its queue does not have those that are left of
+    such a pass. The count is not known, and great, until trio has waited once.
+    """
+
+    def __init__(self) -> None:
+        self.count = 0
+
+    def begin(self) -> None:
+        """Begins to count."""
+        self.count = _UNKNOWN
+        trio.lowlevel.add_instrument(self)
+
+    def end(self) -> None:
+        """Ends the counting."""
+        trio.lowlevel.remove_instrument(self)
+
+    def task_scheduled(self, task: trio.lowlevel.Task) -> None:
+        self.count += 1
+
+    def before_task_step(self, task: trio.lowlevel.Task) -> None:
+        self.count -= 1
+
+    def before_io_wait(self, timeout: float) -> None:
+        if timeout > 0:  # else a task is to run
+            self.count = 0

@@ -17,7 +17,7 @@ from tailrace.trio import lent_wait
 from tailrace.trio.lending import LONE_CALLS
 from tailrace.trio.lent_wait import WAITS_MAX, LentWait
 from tailrace.trio.ready_sockets import HAS_EPOLL, ReadySockets
-from tailrace.trio.trio_loop import TrioLoop
+from tailrace.trio.trio_loop import TasksToRun, TrioLoop
 
 pytestmark = pytest.mark.skipif(not HAS_EPOLL, reason="a socket is lent out of the set of ready ones")
 
@@ -84,6 +84,72 @@ async def test_a_task_that_is_to_run_has_the_loop(wait, pair, nursery):
     while not ran:
         await trio.lowlevel.checkpoint()
     assert wait.wait()
+
+
+async def until_known(wait):
+    """Lets trio wait until it is known that no other task is to run."""
+    while wait._tasks.count:  # noqa: ASYNC110 - trio tells of no event
+        await trio.sleep(0.001)
+
+
+@pytest.mark.parametrize("count", [1, 5])
+async def test_tasks_that_are_ready_together_run_before_it_waits(wait, pair, nursery, count):
+    """Trio runs them in any order, and its queue does not have those of the present pass."""
+    pair[1].send(b"a")
+    wait.begin()
+    await until_known(wait)
+    waited = []
+    for _ in range(10):
+        event, done, ran = trio.Event(), trio.Event(), []
+
+        async def another(event=event, ran=ran):
+            await event.wait()
+            ran.append(1)
+
+        async def lone(event=event, done=done, ran=ran):
+            await event.wait()
+            while not wait.wait():
+                await trio.lowlevel.checkpoint()
+            waited.append(len(ran))
+            done.set()
+
+        for _ in range(count):
+            nursery.start_soon(another)
+        nursery.start_soon(lone)
+        await trio.sleep(0.001)
+        event.set()
+        await done.wait()
+    wait.end()
+    assert waited == [count] * 10
+
+
+async def test_it_is_not_known_who_runs_before_trio_has_waited(wait, pair):
+    pair[1].send(b"a")
+    wait.begin()
+    assert not wait.wait()
+    await until_known(wait)
+    assert wait.wait()
+    wait.end()
+
+
+def counts():
+    """The counts of tasks in this run of trio."""
+    found = trio._core._run.GLOBAL_RUN_CONTEXT.runner.instruments.get("before_task_step", ())
+    return [instrument for instrument in found if isinstance(instrument, TasksToRun)]
+
+
+async def test_tasks_are_counted_while_the_socket_is_lent(client, feed):
+    for _ in range(3):
+        for _ in range(2 * LONE_CALLS):
+            await feed.put(b"k", b"v")
+        assert len(counts()) == 1
+        client._runner._lender.take_back()
+        assert not counts()
+    for _ in range(2 * LONE_CALLS):
+        await feed.get(b"k")
+    client._runner._link._transport.close()
+    await feed.put(b"k", b"v")
+    assert not counts()
 
 
 async def test_a_deadline_that_is_due_has_the_loop(wait, pair):
