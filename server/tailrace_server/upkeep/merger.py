@@ -21,8 +21,10 @@ from tailrace_server.upkeep.lulls import Lulls
 
 # The time that one call gives to merges: due flushes wait for it.
 PASS_SECONDS = 1.0
-# A queue with this number of unmerged blocks has no time to wait for lulls.
+# A queue with this number of unmerged blocks has no time to wait for lulls; nor have more queues: a few hundred lulls a
+# second, as of many writers that share their fsyncs, would not be enough for them.
 BEHIND_BLOCKS = 8_192
+QUEUES_IN_LULLS = 16
 # The partitions that one turn of the loop checks: a millisecond or two.
 LOOKS_AT_ONCE = 512
 
@@ -33,6 +35,7 @@ class Merger:
     def __init__(self, host: Host) -> None:
         self._host = host
         self.lulls = Lulls(host.clock.monotonic)
+        self._waiting = 0  # partitions of the last call of `merge_all`
         self.has_left = False  # a call of `merge_all` since `begin_pass` has had no time for all
 
     def begin_pass(self) -> None:
@@ -47,6 +50,7 @@ class Merger:
         and due flushes do not wait for it.
         """
         failure, until = "", self._host.clock.monotonic() + PASS_SECONDS
+        self._waiting = len(waiting)
         for number, partition in enumerate(list(waiting), 1):
             failure = await error_of(functools.partial(self.merge, partition, until), partition) or failure
             if self._host.clock.monotonic() >= until:
@@ -66,7 +70,7 @@ class Merger:
         while partition.tree.is_merge_due(flushable_seq(partition)):
             plans: list[MergePlan] = []
             steps = _merge_steps(partition, plans)
-            if partition.tree.unmerged_blocks < BEHIND_BLOCKS:
+            if self._waiting <= QUEUES_IN_LULLS and partition.tree.unmerged_blocks < BEHIND_BLOCKS:
                 await self.lulls.run(steps)
             else:
                 for _ in steps:

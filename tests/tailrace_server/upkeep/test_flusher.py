@@ -536,3 +536,27 @@ async def test_a_pass_that_only_merges_asks_for_no_trim(make_engine, monkeypatch
         flusher.wake()
         await until(lambda: len(trims) == 2)
         nursery.cancel_scope.cancel()
+
+
+@pytest.mark.parametrize("queues", [1, 2])
+async def test_of_many_queues_none_waits_for_a_lull_to_be_merged(make_engine, monkeypatch, queues):
+    """Each would have a few steps, and lulls may be rare."""
+    engine, works = make_engine(segment_bytes=1 << 30, flush_age_s=1e6, journal_bytes_max=1 << 30), []
+    merger = engine.flusher.merger
+    run = merger.lulls.run
+
+    async def noted(steps):
+        works.append(steps)
+        await run(steps)
+
+    monkeypatch.setattr(merger.lulls, "run", noted)
+    monkeypatch.setattr("tailrace_server.upkeep.merger.QUEUES_IN_LULLS", 1)
+    partitions = [engine.create(f"feed{number}") for number in range(queues)]
+    for partition in partitions:
+        for number in range(64):
+            engine.put(partition, (b"k%d" % number, b"1"))
+    assert not await merger.merge_all(dict.fromkeys(partitions))
+    assert all(partition.tree.block_count < 64 for partition in partitions)
+    assert bool(works) == (queues == 1)
+    for partition in partitions:
+        engine.check_rows(partition)
