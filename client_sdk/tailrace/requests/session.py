@@ -386,12 +386,12 @@ class RequestSession:
                 self._send_writes(now)
             for request in self._queue.take_due(now):
                 id = self._id_for(request)
-                frame = request.encode(id)
                 try:
+                    frame = request.encode(id)
                     check_request(frame)
-                except TooLarge as error:  # the node would end the connection, and with it the requests of others
+                except (TooLarge, TypeError, ValueError) as error:  # requests of others go on, on this connection
                     del self._by_id[id]
-                    self._queue.fail(request, error)
+                    self._queue.fail(request, error if isinstance(error, TooLarge) else _unfit(error))
                     continue
                 self._out += (frame,) if isinstance(frame, bytes) else frame
         if self._writes.is_holding:
@@ -485,3 +485,8 @@ class RequestSession:
         if self._state == "any" and self.peer is not None:
             return int(self.peer.role == "follower")
         return int(self._state == "follower")
+
+
+def _unfit(error: Exception) -> TailraceError:
+    """Returns the error of a request whose body cannot be made of what the program gave, such as bytes for a name."""
+    return TailraceError(f"the arguments of the call do not fit into a request: {error}")

@@ -38,6 +38,13 @@ def test_feed_that_cannot_be_made(client):
         client.create_feed("ranged", keyspace="range")
 
 
+def test_a_name_that_is_no_text_leaves_the_client_usable(client):
+    for call in (client.create_feed, client.drop_feed, lambda name: client.feed(name).get(b"k")):
+        with pytest.raises(tailrace.TailraceError, match="do not fit into a request"):
+            call(b"name")
+    assert client.status()
+
+
 def test_status(client):
     status = client.status()
     assert status.healthy

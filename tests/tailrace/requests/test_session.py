@@ -55,6 +55,16 @@ def test_a_request_that_no_node_accepts_fails_alone(made):
     assert [name_of(frame) for frame in made.greet().sent()] == ["b"]
 
 
+def test_a_request_that_cannot_be_encoded_fails_alone(made):
+    """A name that is no text, for example: an error here would be that of all who share the client."""
+    made.call(b"a")
+    made.call("b")
+    assert [name_of(frame) for frame in made.sent()] == ["b"]
+    assert "not JSON serializable" in str(made.answers[b"a"])
+    made.session.connection_lost(Unreachable("gone"))
+    assert [name_of(frame) for frame in made.greet().sent()] == ["b"]
+
+
 def test_answers_find_their_requests_in_any_order(made):
     for name in "abc":
         made.call(name)
