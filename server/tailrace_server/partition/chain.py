@@ -37,6 +37,9 @@ class LostSegment(Segment):
     def block_bytes(self, number: int) -> int:
         return 0  # not known: the read that follows fails
 
+    def place_of(self, number: int) -> tuple[int, int]:
+        return 0, 0  # not known, either
+
     def read_blocks(self, index: int, bytes_max: int, read: object = None) -> tuple[list[Block], int]:
         raise self._why.with_traceback(None)
 

@@ -68,6 +68,8 @@ class ReadAhead:
                 return None
             segment = following[0]  # it may have been compacted of some, and hold rows that were sent
             begin, end = segment.place_of(segment.block_after(last_seq))[0], segment.place_of(segment.blocks)[0]
+        if begin >= end:  # it is lost, or has no rows
+            return None
         nbytes = min(end - begin, AHEAD_BYTES)
         self._segment, self._end, self._is_reading = segment, begin + nbytes, True
         return Part(segment, begin, nbytes)

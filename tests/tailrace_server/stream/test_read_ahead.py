@@ -5,7 +5,8 @@ from tests.tailrace_server.stored import StoredPartition
 
 from tailrace_server.host.disk import RealDisk, RealFile, read_file
 from tailrace_server.host.open_files import OpenFiles
-from tailrace_server.segment import Segment
+from tailrace_server.partition.chain import Chain, LostSegment
+from tailrace_server.segment import Segment, SegmentDamaged
 from tailrace_server.stream import read_ahead as module
 from tailrace_server.stream import segment_cursor
 from tailrace_server.stream.read_ahead import Part, ReadAhead
@@ -99,6 +100,18 @@ def test_it_skips_what_the_next_segment_has_of_this_one(partition, ahead):
     [compacted] = partition.chain.segments
     assert following.segment is compacted
     assert following.offset == compacted.place_of(compacted.block_after(part.segment.identity.last_seq))[0]
+
+
+def test_nothing_is_read_of_a_segment_that_is_lost(partition, ahead):
+    part = part_of(partition)
+    while not part.is_done:
+        read_chunk(part)
+    ahead.missed(part)
+    first, second = partition.chain.segments
+    lost = LostSegment(second.identity, second.nbytes, SegmentDamaged(second.path, 0, "gone"))
+    assert ahead.next(part, Chain([first, lost])) is None
+    assert SegmentCursor(lost, 0, partition.pins).offset == 0
+    assert ahead.next(part, partition.chain).segment is second, "its file was put back"
 
 
 def test_nothing_follows_the_last_segment(partition, ahead):
