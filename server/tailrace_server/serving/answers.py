@@ -112,14 +112,12 @@ class Answers:
         node, began_at, data = self._node, self._node.turn.now, written(versions, id)
 
         def durable(error: TailraceError | None) -> None:
+            self.held_bytes -= WRITTEN_FRAME_BYTES
             if error is None:
-                if is_alone and self._pass_by(data):
-                    self.held_bytes -= WRITTEN_FRAME_BYTES
-                else:
-                    self._queue(data)
+                if not (is_alone and self._pass_by(data)):
+                    self.add(data)
                 node.traffic.write_durations[_DISK].add(node.clock.monotonic() - began_at)
             else:
-                self.held_bytes -= WRITTEN_FRAME_BYTES
                 self.add_error(error, id)
 
         self._node.storage.committer.when_durable(durable)

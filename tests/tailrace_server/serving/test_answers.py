@@ -110,6 +110,15 @@ async def test_the_answer_to_a_lone_row_is_sent_at_once(greeted, feed_id, passes
     assert all(not connection.answers.held_bytes for connection in node.services.connections)
 
 
+async def test_the_answer_to_a_lone_row_counts_no_longer_once_it_is_sent(greeted, feed_id, passes, node):
+    for connection in node.services.connections:
+        connection.memory.hold_found(1_000)  # of another answer, so that the node's account has a share of it
+    await greeted.send(row(feed_id, 1))
+    await greeted.receive()
+    assert passes == [True]
+    assert {connection.memory.charged_bytes for connection in node.services.connections} == {1_000}
+
+
 async def test_rows_of_one_read_are_answered_together(greeted, feed_id, passes):
     await greeted.send(*[row(feed_id, number) for number in (1, 2, 3)])
     assert [Written.decode((await greeted.receive()).body).last_seq for _ in range(3)] == [1, 2, 3]
