@@ -38,8 +38,8 @@ class OfferedLevels:
         return level
 
     def find(self, text: str) -> Level | None:
-        """Returns a level that the node offers, by name; None for any other text."""
-        return self._levels.get(text)
+        """Returns a level that the node offers, by name; None for anything else, also if it is no text."""
+        return self._levels.get(text) if isinstance(text, str) else None
 
     def of_write(self, text: str | None) -> Level | None:
         """Returns the level of a write by name, as `level` does. None leaves it to the node."""

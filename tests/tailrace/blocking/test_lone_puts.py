@@ -68,6 +68,8 @@ def test_unusual_writes_take_the_general_way(client, warm, lone, feed_name):
             warm.put(key, value)
     with pytest.raises(ValueError, match="level"):
         warm.put(b"k", VALUE, level="no level")
+    with pytest.raises(TypeError):
+        warm.put(b"k", VALUE, level=[])
     assert not lone
     warm.put(b"k", VALUE)
     assert len(lone) == 1

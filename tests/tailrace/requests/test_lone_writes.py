@@ -117,7 +117,7 @@ def test_other_rows_are_left_to_the_general_way(key, value):
     assert begin(made) is not None
 
 
-@pytest.mark.parametrize("level", ["quorum", "no level", 1])
+@pytest.mark.parametrize("level", ["quorum", "no level", 1, []])
 def test_a_level_that_the_node_does_not_offer_is_left_to_the_general_way(level):
     made = warm()
     assert begin(made, level=level) is None

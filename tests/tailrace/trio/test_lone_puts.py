@@ -94,6 +94,16 @@ async def test_unusual_writes_take_the_general_way(client, warm, lone):
     assert await values(warm, b"k", b"absent") == [VALUE, VALUE]
 
 
+async def test_a_level_that_is_no_text_leaves_the_socket_to_others(warm, lone):
+    await warm.put(b"k", VALUE)
+    assert lone == [True]
+    with pytest.raises(TypeError):
+        await warm.put(b"k", VALUE, level=[])
+    async with warm.writer() as writer:
+        await writer.put(b"of a writer", VALUE)
+    assert await values(warm, b"of a writer") == [VALUE]
+
+
 async def test_an_error_of_the_node_is_that_of_the_general_way(client, warm, lone):
     await client.drop_feed(warm.name)
     with pytest.raises(tailrace.UnknownFeed):
