@@ -59,7 +59,7 @@ def show_quantity(number: float, unit: Unit) -> str:
     """Returns a number as `quantity` reads it, in the largest unit that divides it."""
     if unit is Unit.SECONDS:
         fitting = [name for name in ("d", "h", "min") if number and number % _SECONDS[name] == 0]
-        name = fitting[0] if fitting else "s"
+        name = fitting[0] if fitting else "ms" if 0 < number < _SECONDS["ms"] else "s"
         return f"{number / _SECONDS[name]:g} {name}"
     if unit is Unit.NONE:
         return f"{number:g}" if isinstance(number, float) else f"{number:_}"

@@ -180,6 +180,7 @@ def test_any_setting_can_be_set_by_an_option():
         ("20 MiB/s", Unit.RATE, 20 * 2**20),
         ("3 MB", Unit.BYTES, 3_000_000),
         ("250 ms", Unit.SECONDS, 0.25),
+        ("0.05 ms", Unit.SECONDS, 0.00005),
         ("7d", Unit.SECONDS, 604_800),
         ("5 min", Unit.SECONDS, 300),
         ("-1", Unit.SECONDS, -1),
@@ -188,6 +189,7 @@ def test_any_setting_can_be_set_by_an_option():
 def test_quantities(value, unit, number):
     assert quantity(value, unit) == number
     assert quantity(show_quantity(number, unit), unit) == number
+    assert "e-" not in show_quantity(number, unit)
 
 
 @pytest.mark.parametrize(
