@@ -34,13 +34,16 @@ def keyboard_interrupt():
 class SignalAt:
     """Calls ``handler`` at the ``count``-th line of the SDK, or of its file ``path``, that this thread runs here.
 
+    Only lines at which ``is_here()`` count.
+
     Attributes:
         left: The lines before that one; 0 or less once it has come.
         places: The files and numbers of the lines that have run.
     """
 
-    def __init__(self, count, handler=keyboard_interrupt, path=None):
+    def __init__(self, count, handler=keyboard_interrupt, path=None, is_here=lambda: True):
         self.left = count
+        self._is_here = is_here
         self.places = []
         self._handler = handler
         self._folder = path or os.path.dirname(tailrace.__file__)
@@ -61,7 +64,7 @@ class SignalAt:
         return self._of_line if frame.f_code.co_filename.startswith(self._folder) else None
 
     def _of_line(self, frame, event, argument):
-        if event == "line" and not takes_no_signal(frame):
+        if event == "line" and not takes_no_signal(frame) and self._is_here():
             self.left -= 1
             self.places.append((frame.f_code.co_filename, frame.f_lineno))
             if self.left == 0:
@@ -113,13 +116,13 @@ class Rows:
             assert value is not None or (key, b"v") not in found[number:]
 
 
-def at_each_line(run, trials, handler=keyboard_interrupt):
-    """Calls ``run`` with a signal at one line of the SDK after the other."""
-    with SignalAt(NEVER) as never:
+def at_each_line(run, trials, handler=keyboard_interrupt, is_here=lambda: True):
+    """Calls ``run`` with a signal at one line of the SDK after the other, of those at which ``is_here()``."""
+    with SignalAt(NEVER, is_here=is_here) as never:
         run(never)
     assert never.lines > 300
     for line in some_lines(never.places, trials):
-        signal = SignalAt(line, handler)
+        signal = SignalAt(line, handler, is_here=is_here)
         try:
             run(signal)
         except BaseException as error:

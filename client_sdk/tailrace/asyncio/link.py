@@ -35,8 +35,31 @@ class RequestLink(SendingLink[RequestSession, Transport]):
         self._holds = asyncio.Event()  # a request is held, for ``tick``
         self._ticked = asyncio.Event()  # set by each tick, for ``look``
         self._is_gathering = False  # queued rows are to leave after this turn of the loop
+        self._is_within_step = False
+        self._is_broken = False  # a step was interrupted, and the session may be in disorder
         self._greeted = asyncio.Event()  # on the present connection
         self.opened = asyncio.Event()
+
+    def begin(self) -> None:
+        """A step of the session begins in a call: ``end`` has to follow before other tasks have their turn.
+
+        Raises TailraceError if an earlier step was interrupted, by a handler of a signal that has raised an error.
+        """
+        if self._is_within_step:
+            self._break()
+            raise _interrupted()
+        self._is_within_step = True
+
+    def end(self) -> None:
+        """A step has ended."""
+        self._is_within_step = False
+
+    def _break(self) -> None:
+        """Ends all requests with an error, after an interrupted step: some bytes may have left twice, or not."""
+        if not self._is_broken:
+            self._is_broken = True
+            self._leave()
+            self._session.fail_all(_interrupted())
 
     def kick(self, now: float | None = None) -> None:
         """Sends the session's buffers. Never waits. ``now`` is the session's time, if the caller has it."""
@@ -45,8 +68,8 @@ class RequestLink(SendingLink[RequestSession, Transport]):
         if not self._session.gathers:
             self._send(now)
         elif not self._is_gathering:
-            self._is_gathering = True
             asyncio.get_running_loop().call_soon(self._send_gathered)
+            self._is_gathering = True
 
     def _send_gathered(self) -> None:
         """Sends the rows that the tasks of one turn of the loop have put."""
@@ -84,6 +107,8 @@ class RequestLink(SendingLink[RequestSession, Transport]):
     def _received(self, data: bytes) -> None:
         """Hands some bytes to the session, and lets the tasks go on that wait for them."""
         self._reads += 1
+        if self._is_within_step:
+            self._break()
         self._session.receive_data(data)
         if not self._greeted.is_set() and self._session.is_open:
             self._greeted.set()
@@ -128,6 +153,15 @@ class RequestLink(SendingLink[RequestSession, Transport]):
             else:
                 self._holds.clear()
                 await wait_within(self._holds, tick_seconds(self._session.until_deadline_s))
+            if self._is_within_step:
+                self._break()
             self._session.expire()
             self._send()
             self._ticked.set()
+
+
+def _interrupted() -> TailraceError:
+    return TailraceError(
+        "this client was interrupted in the middle of a step, and its unfinished requests may or may not be done: "
+        "connect again"
+    )

@@ -16,8 +16,7 @@ class Room:
     """Wakes every task that waits, at each change of an outbox. A cancelled task leaves no trace."""
 
     def __init__(self) -> None:
-        self._line = asyncio.Lock()  # its waiters are served in their order
-        self._in_line = 0
+        self._line: dict[asyncio.Future[None], None] = {}  # of those that wait for room; the first one's turn it is
         self._waiting: dict[asyncio.Future[None], None] = {}
 
     def changed(self) -> None:
@@ -32,13 +31,27 @@ class Room:
         Raises the outbox's first error, or ValueError if it is closed.
         """
         await asyncio.sleep(0)
-        self._in_line += 1
+        turn = asyncio.get_running_loop().create_future()
         try:
-            async with self._line:
-                await self.until(lambda: outbox.has_room)
-        finally:
-            self._in_line -= 1
-        outbox.enter(others_wait=self._in_line > 0)
+            self._line[turn] = None
+            self._call_first()
+            await turn
+            await self.until(lambda: outbox.has_room)
+            self._leave(turn)
+        except BaseException:  # a handler of a signal may raise at any line
+            self._leave(turn)
+            raise
+        outbox.enter(others_wait=bool(self._line))
+
+    def _leave(self, turn: asyncio.Future[None]) -> None:
+        self._line.pop(turn, None)
+        self._call_first()
+
+    def _call_first(self) -> None:
+        for turn in self._line:
+            if not turn.done():
+                turn.set_result(None)
+            break
 
     async def pass_all(self, waits: Waits[_T]) -> _T:
         """Waits for one condition after the other, and returns the result of ``waits``."""
@@ -57,4 +70,4 @@ class Room:
             try:
                 await waiter
             finally:
-                del self._waiting[waiter]
+                self._waiting.pop(waiter, None)

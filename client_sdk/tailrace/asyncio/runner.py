@@ -135,8 +135,11 @@ class RequestRunner(OfOneProcess):
         """Queues a step's requests, sends them, and returns the answer. ``now`` is the time, if the caller has it."""
         reply: _WaitedReply[Any] = _WaitedReply()
         now = time.monotonic() if now is None else now
+        link = self._link
+        link.begin()
         requests = step.queue(self._session, reply.done, now + self.core.retry_for_s)
-        self._link.kick(now)
+        link.kick(now)
+        link.end()
         try:
             await reply.wait()
         except BaseException:
@@ -153,11 +156,15 @@ class RequestRunner(OfOneProcess):
 
     def queue(self, step: RequestStep, done: Answered) -> None:
         """Queues a request. ``kick`` sends it, and ``done`` is called with the answer."""
+        self._link.begin()
         step.queue(self._session, done, time.monotonic() + self.core.retry_for_s)
+        self._link.end()
 
     def kick(self) -> None:
         """Sends the queued requests. Never waits."""
+        self._link.begin()
         self._link.kick()
+        self._link.end()
 
     def withdraw_lane(self, lane: Lane) -> None:
         """Drops the blocks of ``lane`` that were not sent, and sends none of the others again."""

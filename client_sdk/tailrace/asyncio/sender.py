@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 
+from tailrace.asyncio.lifetime import Lifetime
 from tailrace.asyncio.room import Room
 from tailrace.errors import WrongProcess
 from tailrace.link.forks import OfOneProcess
@@ -20,15 +21,25 @@ class Sender(OfOneProcess):
 
     _outbox: Outbox
 
-    def __init__(self) -> None:
+    def __init__(self, linger_s: float | None = None) -> None:
+        """After ``linger_s`` seconds, rows that were added are sent; None: never by themselves."""
         self._room = Room()
-        self._is_told = False  # rows were added since a writer's last look
-        self._has_rows = asyncio.Event()  # the same, to wait for: to ask it takes longer
+        self._linger_s = linger_s
+        self._timer: asyncio.TimerHandle | None = None  # until rows leave
+        self._lifetime = Lifetime()
 
     def _added(self) -> None:
-        if not self._is_told:
-            self._has_rows.set()
-            self._is_told = True  # at the end: an interrupt before it is made up for by the next row
+        # A handler of a signal may raise anywhere: a second timer sends nothing twice.
+        if self._timer is None and self._linger_s is not None:
+            self._timer = asyncio.get_running_loop().call_later(self._linger_s, self._ship)
+
+    def _ship(self) -> None:
+        """Sends batches that have waited for more rows long enough."""
+        self._timer = None
+        try:
+            self._outbox.ship_all()
+        except Exception as error:
+            self._lifetime.fail(error)
 
     def _forked(self, error: WrongProcess) -> None:
         self._outbox.refuse(error)

@@ -77,6 +77,9 @@ class Stream(OfOneProcess):
         self._loop_task: asyncio.Task[Any] | None = None  # that has asked for an event last
         self._one_reads, self._rounds = asyncio.Lock(), 0  # the task that reads has it; how often one has read
         self._heard = 0  # connections, and reads of earlier ones
+        # What is in hand, and the program has not had yet: an error of a handler may come before. One event at most.
+        self._handing: list[Event] = []
+        self._is_within_step = False  # between two steps: a handler of a signal has raised an error within the last one
         self._wake = asyncio.Event()
         self._wakes_at = math.inf  # when `_keep` looks next, unless it is woken
         self._register()
@@ -143,21 +146,33 @@ class Stream(OfOneProcess):
 
     async def __anext__(self) -> Event:
         """Returns the next event; the one before it counts as handled. Raises the error that ended the stream."""
+        await self._take_in_hand()
+        return self._handing.pop()
+
+    async def _take_in_hand(self) -> None:
+        """Waits until an event is in ``_handing``. Raises as ``__anext__``."""
         if self._forked_from:  # checked here too, since this is called for each event
             self.check_process()
         self._loop_task = asyncio.current_task()
-        while (event := self._ready()) is None:
+        while not self._handing and (event := self._ready()) is None:
             self._send()
             await self._read_more()
-        return cast(Event, given(event))  # only a replica gets other events
+        if not self._handing:
+            given(event)  # which is no event
 
     def _ready(self) -> Event | ReplicaEvent | DataGone | None:
         """Returns the next event if it has arrived. Raises StopAsyncIteration after the last one."""
+        self._check_steps()
+        self._is_within_step = True
         try:
             event = self._session.next_event()
+            is_given = not (event is None or isinstance(event, DataGone))
+            self._handing += [cast(Event, event)] * is_given  # only a replica gets other events
         except TailraceError as error:
+            self._is_within_step = False
             self._lost(error)
             return None
+        self._is_within_step = False
         if event is None and self._core.has_finished():
             raise StopAsyncIteration
         if event is not None and self._credit.wants_to_send:
@@ -180,18 +195,31 @@ class Stream(OfOneProcess):
             StreamEnded: The stream has ended for good.
             TailraceError: As in `Feed.consume`.
         """
+        return self._handing.pop() if await self._comes(timeout) else None
+
+    async def _comes(self, timeout: float | None) -> bool:
+        """Waits until an event is in ``_handing``. Returns False if none comes in time."""
         wait_s = None if timeout is None else max(seconds("timeout", timeout), _PASS_SECONDS)
+        scope = asyncio.timeout(wait_s)
         try:
-            async with asyncio.timeout(wait_s):
-                return await self.__anext__()
-        except (TimeoutError, StopAsyncIteration):
-            return None
+            async with scope:
+                await self._take_in_hand()
+        except (TimeoutError, StopAsyncIteration) as error:
+            if isinstance(error, TimeoutError) and not scope.expired():
+                raise  # of a handler of a signal
+            return False
+        return True
 
     @documented(StreamCore.poll, "Cancelling it loses no event.")
     async def poll(self, *, max_rows: int = POLL_ROWS, timeout: float | None = None) -> list[Event]:
         rows_max = count("max_rows", max_rows, 1)
-        event = await self.next(timeout)
-        return [] if event is None else self._core.poll(rows_max)
+        if not await self._comes(timeout):
+            return []
+        self._is_within_step = True
+        events = self._core.poll(rows_max)
+        self._handing.clear()
+        self._is_within_step = False
+        return events
 
     @documented(BatchReader.batches)
     def batches(self) -> Batches:
@@ -316,17 +344,35 @@ class Stream(OfOneProcess):
                 await self._read(handle)
 
     async def _read(self, handle: Callable[[], None]) -> None:
+        self._check_steps()
+        receives = False
         try:
             transport = self._transport or await self._connected()
+            receives = True
             data = await transport.receive()
+            receives = False
             if not data:
                 raise Unreachable("the node has closed the connection")
+            self._is_within_step = True
             self._session.receive_data(data)
             handle()
+            self._is_within_step = False
         except (TailraceError, OSError) as error:
+            if self._is_within_step and isinstance(error, OSError):
+                raise  # of a handler of a signal
+            self._is_within_step = False
             self._lost(error)
+            if receives and isinstance(error, TimeoutError) and error.errno is None:
+                raise  # of a handler, too: the system's have a number. Received bytes may be gone, so all come again
         finally:
             self._rounds += 1
+
+    def _check_steps(self) -> None:
+        """Raises TailraceError if an earlier step was interrupted."""
+        if self._is_within_step:
+            raise TailraceError(
+                "this stream was interrupted in the middle of a step: open another one at the last stored position"
+            )
 
     def _lost(self, error: Exception) -> None:
         """Drops the connection: another one is made, unless the error is final, and is raised."""

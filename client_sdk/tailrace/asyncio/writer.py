@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
 from types import TracebackType
 from typing import Any
 
-from tailrace.asyncio.lifetime import Lifetime
 from tailrace.asyncio.runner import RequestRunner
 from tailrace.asyncio.sender import Sender
 from tailrace.model import Level, VersionRange
@@ -30,12 +28,10 @@ class Writer(Sender):
     def __init__(
         self, runner: RequestRunner, feed: FeedCore, level: Level | None, batching: Batching, *, linger_s: float
     ) -> None:
-        super().__init__()
+        super().__init__(linger_s)
         self._runner = runner
         self._feed = feed
         self._options = level, batching
-        self._linger_s = linger_s
-        self._lifetime = Lifetime()
 
     async def __aenter__(self) -> Writer:
         """Raises UnknownFeed."""
@@ -45,7 +41,6 @@ class Writer(Sender):
         self._register()
         self._outbox = self._core.outbox
         await self._lifetime.__aenter__()
-        self._lifetime.start(self._linger)
         return self
 
     async def __aexit__(
@@ -53,6 +48,8 @@ class Writer(Sender):
     ) -> bool:
         if self._forked_from:
             return False
+        if self._timer is not None:
+            self._timer.cancel()
         self._core.leave(error)
         failure = error or await self._flush_all()
         if failure is not error:
@@ -101,12 +98,3 @@ class Writer(Sender):
     )
     async def flush(self) -> dict[int, VersionRange]:
         return await self._room.pass_all(self._core.flush())
-
-    async def _linger(self) -> None:
-        """Sends batches that have waited for more rows long enough."""
-        while True:
-            await self._has_rows.wait()
-            await asyncio.sleep(self._linger_s)
-            self._has_rows.clear()
-            self._is_told = False
-            self._outbox.ship_all()

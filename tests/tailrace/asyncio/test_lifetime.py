@@ -75,7 +75,7 @@ async def writer(running):
 
         def fail():
             made._outbox.ship_all = raise_background_error
-            made._has_rows.set()
+            made._added()
 
         yield made, fail
 
