@@ -63,6 +63,23 @@ async def test_batches_are_bounded_in_bytes(client, node):
     assert await blocks_of(feed, node) == [(1, 2), (3, 4), (5, 5)]
 
 
+async def test_rows_of_a_second_body_leave_by_the_linger_too(feed):
+    async def heard(stream, key):
+        with trio.fail_after(30):
+            async for event in stream:
+                if isinstance(event, tailrace.Mutations) and event.keys().count(key):
+                    return
+
+    writer = feed.writer(linger_s=0.001)
+    async with feed.consume() as stream:
+        for number in range(2):
+            async with writer:
+                await writer.put(b"first", b"%d" % number)
+                await heard(stream, b"first")
+                await writer.put(b"last", b"%d" % number)  # and the body ends before it has waited
+            await heard(stream, b"last")
+
+
 async def test_what_has_waited_long_enough_is_sent(feed):
     async with feed.writer(linger_s=0.001) as writer, feed.consume() as stream:
         await writer.put(b"k", b"v")
