@@ -79,6 +79,7 @@ class Stream(OfOneProcess):
         self._heard = 0  # connections, and reads of earlier ones
         # What is in hand, and the program has not had yet: an error of a handler may come before. One event at most.
         self._handing: list[Event] = []
+        self._polled: list[list[Event]] = []  # those of a ``poll`` that is about to return them
         self._is_within_step = False  # between two steps: a handler of a signal has raised an error within the last one
         self._wake = asyncio.Event()
         self._wakes_at = math.inf  # when `_keep` looks next, unless it is woken
@@ -216,10 +217,10 @@ class Stream(OfOneProcess):
         if not await self._comes(timeout):
             return []
         self._is_within_step = True
-        events = self._core.poll(rows_max)
+        self._polled.append(self._core.poll(rows_max))
         self._handing.clear()
         self._is_within_step = False
-        return events
+        return self._polled.pop()
 
     @documented(BatchReader.batches)
     def batches(self) -> Batches:
@@ -345,12 +346,9 @@ class Stream(OfOneProcess):
 
     async def _read(self, handle: Callable[[], None]) -> None:
         self._check_steps()
-        receives = False
         try:
             transport = self._transport or await self._connected()
-            receives = True
             data = await transport.receive()
-            receives = False
             if not data:
                 raise Unreachable("the node has closed the connection")
             self._is_within_step = True
@@ -362,14 +360,14 @@ class Stream(OfOneProcess):
                 raise  # of a handler of a signal
             self._is_within_step = False
             self._lost(error)
-            if receives and isinstance(error, TimeoutError) and error.errno is None:
+            if isinstance(error, TimeoutError) and error.errno is None:
                 raise  # of a handler, too: the system's have a number. Received bytes may be gone, so all come again
         finally:
             self._rounds += 1
 
     def _check_steps(self) -> None:
         """Raises TailraceError if an earlier step was interrupted."""
-        if self._is_within_step:
+        if self._is_within_step or self._polled:
             raise TailraceError(
                 "this stream was interrupted in the middle of a step: open another one at the last stored position"
             )
