@@ -104,6 +104,7 @@ class Dialer:
                 poll.register(sock, select.POLLIN | select.POLLOUT if sock.has_unsent else select.POLLIN)
                 is_complete = bool(poll.poll(wait_s * 1000)) and sock.shake()
         except TailraceError as error:
+            raise_foreign(error)
             raise self._failed(error) from None
         except OSError as error:
             raise_foreign(error)
@@ -147,6 +148,7 @@ class Dialer:
         try:
             sock = socket.socket(family, socket.SOCK_STREAM)
         except OSError as error:  # out of descriptors, or a family that this machine does not have
+            raise_foreign(error)
             raise self._failed(self._refused(error.strerror or str(error))) from None
         sock.setblocking(False)
         code = sock.connect_ex(where)

@@ -15,8 +15,8 @@ from collections.abc import Callable
 from tailrace.errors import TailraceError, WrongProcess
 from tailrace.link.forks import OfOneProcess
 
-# The modules in whose code the errors of sockets arise.
-_OF_SOCKETS = frozenset({"tailrace", "socket", "ssl"})
+# The packages through whose code the errors of a connection come.
+_OF_CLIENT = frozenset({"tailrace", "socket", "ssl"})
 
 
 class Guard(OfOneProcess):
@@ -86,14 +86,15 @@ class Guard(OfOneProcess):
 
 
 def raise_foreign(error: Exception) -> None:
-    """Raises ``error`` if a handler of a signal has raised it, such as a TimeoutError, and no call of the system."""
-    if not isinstance(error, OSError) or error.errno is not None or error.__traceback__ is None:
-        return
-    innermost = error.__traceback__
-    while innermost.tb_next is not None:
-        innermost = innermost.tb_next
-    if str(innermost.tb_frame.f_globals.get("__name__")).partition(".")[0] not in _OF_SOCKETS:
-        raise error
+    """Raises ``error`` if a handler of a signal has raised it, and no call of the system or of the client.
+
+    Its way here then leads through code of the handler, also if it is an error of a socket of the handler's own.
+    """
+    place = error.__traceback__
+    while place is not None:
+        if str(place.tb_frame.f_globals.get("__name__")).partition(".")[0] not in _OF_CLIENT:
+            raise error
+        place = place.tb_next
 
 
 def wake(turn: threading.Lock) -> None:

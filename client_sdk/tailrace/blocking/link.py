@@ -198,7 +198,8 @@ class BlockingLink:
                 call.go_on()
                 if data is not None:
                     self._take(data)
-        except BlockingIOError:
+        except BlockingIOError as error:
+            raise_foreign(error)
             call.go_on()
         except (TailraceError, OSError) as error:
             self._end_connection(error)
@@ -378,7 +379,8 @@ class BlockingLink:
         """Sends a buffer if the queue is empty, in fewer steps than ``_write``. Returns the unsent rest."""
         try:
             sent = sock.send(buffer)
-        except BlockingIOError:
+        except BlockingIOError as error:
+            raise_foreign(error)
             return (buffer,)
         return () if sent == len(buffer) else (memoryview(buffer)[sent:],)
 
@@ -410,7 +412,8 @@ class BlockingLink:
         try:
             data = self._sock.recv(RECEIVE_BYTES) if place is None else b""
             count = len(data) if place is None else self._sock.recvmsg_into(place.buffers)[0]
-        except BlockingIOError:
+        except BlockingIOError as error:
+            raise_foreign(error)
             return
         self.heard_at = time.monotonic()
         if place is None or not count:
@@ -431,7 +434,8 @@ class BlockingLink:
         while self._out:
             try:
                 sent = self._sock.sendmsg(list(itertools.islice(self._out, BUFFERS_MAX)))
-            except BlockingIOError:
+            except BlockingIOError as error:
+                raise_foreign(error)
                 return
             while sent:
                 first = self._out.popleft()

@@ -11,6 +11,7 @@ from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, TypeVar, cast
 
+from tailrace.blocking.guard import raise_foreign
 from tailrace.blocking.link import BlockingLink
 from tailrace.consuming.events import Rollback
 from tailrace.consuming.ring import RingChange
@@ -170,6 +171,7 @@ class Stream:
                     if event is not None and not isinstance(event, DataGone):
                         self._handing.append(cast(Event, event))
                 except TailraceError as error:
+                    raise_foreign(error)
                     failure = error
                 self._link.guard.end()
             if failure is not None:

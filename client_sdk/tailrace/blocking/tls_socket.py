@@ -11,6 +11,7 @@ import ssl
 from collections.abc import Callable, Sequence
 from typing import TypeVar
 
+from tailrace.blocking.guard import raise_foreign
 from tailrace.errors import Unreachable
 from tailrace.link.address import Address
 from tailrace.link.slices import first_slice
@@ -70,7 +71,8 @@ class TlsSocket:
                 return True
             try:
                 self._feed(closed(self._where))
-            except BlockingIOError:
+            except BlockingIOError as error:
+                raise_foreign(error)
                 return False
 
     # Reading

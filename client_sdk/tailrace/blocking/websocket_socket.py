@@ -6,6 +6,7 @@ import contextlib
 import socket
 from collections.abc import Sequence
 
+from tailrace.blocking.guard import raise_foreign
 from tailrace.blocking.tls_socket import TlsSocket
 from tailrace.errors import Unreachable
 from tailrace.link.address import Address
@@ -53,7 +54,8 @@ class WebSocketSocket:
         while not self._engine.is_open:
             try:
                 self._feed()
-            except BlockingIOError:
+            except BlockingIOError as error:
+                raise_foreign(error)
                 return False
             self._send_taken()
         return True

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import errno
+import contextlib
 import os
 import signal
+import socket
 import threading
 import time
 
@@ -205,14 +206,19 @@ def test_a_socket_that_takes_a_part_of_the_frame(client, warm, lone, monkeypatch
 
     class Slow:
         def send(self, frame):
-            if not taken:
-                raise BlockingIOError(errno.EAGAIN, "full")
             return link._sock.send(frame[:taken])
 
-    monkeypatch.setattr(
-        link_module.BlockingLink, "_send_frame", lambda self, sock, frame: send_frame(self, Slow(), frame)
-    )
-    version = warm.put(b"k", b"slow")
+    full, unread = socket.socketpair()
+    with full, unread:
+        full.setblocking(False)
+        with contextlib.suppress(BlockingIOError):
+            while True:
+                full.send(bytes(65_536))
+        slow = Slow() if taken else full
+        monkeypatch.setattr(
+            link_module.BlockingLink, "_send_frame", lambda self, sock, frame: send_frame(self, slow, frame)
+        )
+        version = warm.put(b"k", b"slow")
     assert warm.get(b"k").version == version
     assert lone == [False]
 

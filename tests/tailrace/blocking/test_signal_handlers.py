@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import errno
+import os
 import signal
+import socket
+from functools import partial
 
 import pytest
 from tests.tailrace.interrupts import Rows, at_each_line
@@ -25,6 +28,14 @@ def time_out():
     raise TimedOut
 
 
+def no_file():
+    os.stat("/no/such/file")
+
+
+def would_block():
+    raise BlockingIOError("of a handler")
+
+
 class Calls(Rows):
     """The calls of a program that catches the error of its handler at each of them.
 
@@ -39,7 +50,7 @@ class Calls(Rows):
     def attempt(self, call, *arguments, adds=()):
         try:
             result = call(*arguments)
-        except TimedOut:
+        except (TimedOut, FileNotFoundError, BlockingIOError):
             self.interrupts += 1
             return None
         except tailrace.TailraceError as error:
@@ -74,7 +85,8 @@ def run_some(calls, feed, writer):
 
 
 @every_line
-def test_an_error_of_a_handler_is_no_error_of_the_connection(shared_node, contents, feed_name, trials):
+@pytest.mark.parametrize("handler", [time_out, no_file, would_block])
+def test_an_error_of_a_handler_is_no_error_of_the_connection(shared_node, contents, feed_name, handler, trials):
     """It reaches the program; no accepted row is lost, or a later call says that the client was interrupted."""
     with blocking.connect(shared_node.url) as client:
         client.create_feed(feed_name, partitions=1)
@@ -96,7 +108,7 @@ def test_an_error_of_a_handler_is_no_error_of_the_connection(shared_node, conten
         failures.add(bool(calls.failure))
         assert calls.interrupts == (interrupt.left <= 0)
 
-    at_each_line(run, trials, time_out)
+    at_each_line(run, trials, handler)
     calls.check(contents(shared_node.url, feed_name).rows)
     assert failures == {False, True}, "both ends are reached"
 
@@ -169,22 +181,25 @@ def test_a_handler_that_calls_the_client_within_a_wait_is_refused(shared_node, f
 
 
 def raised(call):
-    """The error of a call, as an ``except`` has it."""
-    try:
-        call()
-    except OSError as error:
-        return error
-    raise AssertionError
+    """The error of a call that code of the client makes, as its ``except`` has it."""
+    of_client = {"__name__": "tailrace.made", "call": call}
+    exec("try:\n    call()\nexcept Exception as error:\n    found = error", of_client)
+    return of_client["found"]
 
 
-def test_errors_of_the_system_are_not_foreign():
-    def of_handler():
-        raise TimeoutError("of a handler")
+def test_errors_of_the_system_and_of_the_client_are_not_foreign():
+    def of_handler(error):
+        raise error
 
-    def of_system():
-        raise OSError(errno.EPIPE, "broken pipe")
-
-    raise_foreign(raised(of_system))
+    sock = socket.socket()
+    sock.close()
+    raise_foreign(raised(partial(sock.recv, 1)))
+    raise_foreign(raised(partial(socket.create_connection, ("127.0.0.1", 1), 0.1)))
     raise_foreign(tailrace.Unreachable("not foreign"))
-    with pytest.raises(TimeoutError):
-        raise_foreign(raised(of_handler))
+    for error in (
+        TimeoutError("of a handler"),
+        BrokenPipeError(errno.EPIPE, "of its socket"),
+        tailrace.Unreachable(""),
+    ):
+        with pytest.raises(type(error)):
+            raise_foreign(raised(partial(of_handler, error)))
