@@ -22,13 +22,13 @@ WAITS_MAX = 64
 class LentWait:
     """Waits for one socket. ``loop`` is None if the fields of trio's loop are not known: it never waits then."""
 
-    def __init__(self, loop: TrioLoop | None, sock: socket.socket, epoll: int) -> None:
-        """``epoll`` is the descriptor of the set of the connections' tasks."""
+    def __init__(self, loop: TrioLoop | None, sock: socket.socket, epoll: int, tasks: TasksToRun) -> None:
+        """``epoll`` is the descriptor of the set of the connections' tasks. ``tasks`` is for all sockets of the run."""
         self._loop = loop
         self._poll = SocketPoll()
         self._number = sock.fileno()
         self._waits = 0
-        self._tasks = TasksToRun()
+        self._tasks = tasks
         if loop is not None:
             for number in (self._number, loop.epoll, epoll):
                 self._poll.register(number, select.POLLIN)

@@ -17,6 +17,7 @@ import trio
 if TYPE_CHECKING:
     from tailrace.trio.direct_wait import DirectWait
     from tailrace.trio.lent_wait import LentWait
+    from tailrace.trio.trio_loop import TasksToRun
 
 HAS_EPOLL = hasattr(select, "epoll")  # Linux
 # The sockets that are handled before other tasks have the loop. The set returns the others then.
@@ -33,6 +34,7 @@ class ReadySockets:
         self._epoll = select.epoll()
         self._calls: dict[int, Callable[[], bool]] = {}
         self._direct: DirectWait | None = None
+        self._tasks: TasksToRun | None = None
 
     def watch(self, sock: socket.socket, on_ready: Callable[[], bool]) -> None:
         """Calls ``on_ready`` each time that ``sock`` has bytes, its end, or an error to read, until `forget`.
@@ -62,9 +64,11 @@ class ReadySockets:
     def lent_wait(self, sock: socket.socket) -> LentWait:
         """Makes what waits for a lent socket in the place of trio's loop."""
         from tailrace.trio.lent_wait import LentWait  # for lone calls only
-        from tailrace.trio.trio_loop import TrioLoop
+        from tailrace.trio.trio_loop import TasksToRun, TrioLoop
 
-        return LentWait(TrioLoop.of_this_run(), sock, self._epoll.fileno())
+        if self._tasks is None:
+            self._tasks = TasksToRun()
+        return LentWait(TrioLoop.of_this_run(), sock, self._epoll.fileno(), self._tasks)
 
     async def run(self) -> None:
         """Calls for ever."""

@@ -45,23 +45,29 @@ _UNKNOWN = 1 << 40
 
 
 class TasksToRun(trio.abc.Instrument):
-    """Counts the tasks that are to run beside the present one, from ``begin`` to ``end``.
+    """Counts the tasks that are to run beside the present one, from a ``begin`` to its ``end``.
 
     trio runs the tasks that are ready together one after the other, and its queue does not have those that are left of
-    such a pass. The count is not known, and great, until trio has waited once.
+    such a pass. The count is not known, and great, until trio has waited once. A run of trio has one for all who want
+    the count: each step of a task calls it.
     """
 
     def __init__(self) -> None:
         self.count = 0
+        self._begun = 0
 
     def begin(self) -> None:
-        """Begins to count."""
-        self.count = _UNKNOWN
-        trio.lowlevel.add_instrument(self)
+        """Begins to count, unless it counts already."""
+        self._begun += 1
+        if self._begun == 1:
+            self.count = _UNKNOWN
+            trio.lowlevel.add_instrument(self)
 
     def end(self) -> None:
-        """Ends the counting."""
-        trio.lowlevel.remove_instrument(self)
+        """Ends the counting, if each that has begun has ended."""
+        self._begun -= 1
+        if not self._begun:
+            trio.lowlevel.remove_instrument(self)
 
     def task_scheduled(self, task: trio.lowlevel.Task) -> None:
         self.count += 1

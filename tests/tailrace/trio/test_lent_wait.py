@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import signal
 import socket
 import threading
@@ -152,6 +153,20 @@ async def test_tasks_are_counted_while_the_socket_is_lent(client, feed):
     assert not counts()
 
 
+async def test_all_lent_sockets_of_a_run_share_a_count(running, feed):
+    """Each step of a task calls it, so one for each of many clients would make all of them slow."""
+    async with contextlib.AsyncExitStack() as stack:
+        clients = [await stack.enter_async_context(tailrace.connect(running.url)) for _ in range(5)]
+        for client in clients:
+            for number in range(2 * LONE_CALLS):
+                await client.feed(feed.name).put(b"k%d" % number, b"v")
+            assert len(counts()) == 1
+        for client in clients:
+            assert len(counts()) == 1
+            client._runner._lender.take_back()
+        assert not counts()
+
+
 async def test_a_deadline_that_is_due_has_the_loop(wait, pair):
     pair[1].send(b"x")
     with trio.CancelScope(deadline=trio.current_time() + SECONDS) as scope:
@@ -227,7 +242,7 @@ async def test_trio_has_a_pass_after_some_waits(wait, pair):
 
 async def test_a_loop_with_other_fields_is_never_replaced(pair):
     pair[1].send(b"x")
-    assert not LentWait(None, pair[0], 0).wait()
+    assert not LentWait(None, pair[0], 0, TasksToRun()).wait()
 
 
 @pytest.mark.slow
