@@ -84,8 +84,9 @@ class Limits:
     group_lease_s: float = setting(10.0, Unit.SECONDS, least=0.1, most=3_600, reloads=True)
     #: The seconds within which a member has to release partitions that another one is to have. Then it loses them.
     group_release_s: float = setting(60.0, Unit.SECONDS, least=0.1, reloads=True)
-    #: The seconds for which a node polls before it sleeps, while that finds the next request: at most so much processor
-    #: time a request. A processor that sleeps takes some 30 µs to wake. 0, or with one processor: it never polls.
+    #: The seconds for which a node polls before it sleeps, while that finds the next request. A request takes at most
+    #: as much processor time more. A processor that sleeps takes some 30 µs to wake. With 0, or with one processor, it
+    #: never polls.
     busy_poll_s: float = setting(0.00005, Unit.SECONDS, least=0, most=0.01)
     #: The seconds within which HELLO has to come.
     hello_timeout_s: float = setting(10.0, Unit.SECONDS, least=0.1, most=3_600, reloads=True)
