@@ -77,7 +77,7 @@ class Stream(OfOneProcess):
         self._loop_task: asyncio.Task[Any] | None = None  # that has asked for an event last
         self._one_reads, self._rounds = asyncio.Lock(), 0  # the task that reads has it; how often one has read
         self._heard = 0  # connections, and reads of earlier ones
-        # What is in hand, and the program has not had yet: an error of a handler may come before. One event at most.
+        # One event at most that is in hand, and has not reached the program: an error of a handler may come before.
         self._handing: list[Event] = []
         self._polled: list[list[Event]] = []  # those of a ``poll`` that is about to return them
         self._is_within_step = False  # between two steps: a handler of a signal has raised an error within the last one

@@ -84,7 +84,7 @@ def receive_alone(data: bytes | memoryview, by_id: ById, queue: RequestQueue, wr
 
 
 class Begun:
-    """What a look-up has begun by the short way, for the general one: nothing, or a request and its reply."""
+    """Hands over a look-up from the short way to the general one: the request and its reply, or neither."""
 
     __slots__ = ("_asked", "reply", "request")
 
@@ -227,7 +227,7 @@ class LoneRow(RowWrite):
         deadline: float,
         frame: bytes,
     ) -> None:
-        # As in ``RowWrite``; ``block`` is read from the frame if somebody asks for it.
+        # As in ``RowWrite``; ``block`` is read from the frame when it is needed.
         self.lane, self.level, self.done, self.deadline = lane, level, done, deadline
         self.key, self.value, self.hash = key, value, hash_
         self.flags = self.number = self.tries = 0

@@ -1,4 +1,4 @@
-"""What the file CLUSTER says: the voters, whose file it is, which keys it is of, and where the nodes are."""
+"""Reads and writes the file CLUSTER: the voters, the directory and the keys that it belongs to, and the addresses."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _FORMAT, _VOTERS, _ADDRESSES, _OWN, _PREFIX = "format", "voters", "addresses", "
 
 
 def copy_in(file: StaticStore, placement_id: bytes) -> Copy | None:
-    """Returns the voters in a file CLUSTER; None if there are none, or if it is another directory's.
+    """Returns the voters in a file CLUSTER; None if it has none, or if it is another directory's.
 
     It was copied with that one then. A file of an earlier version does not say whose it is: it is that of a voter.
     Raises StoreDamaged.

@@ -41,7 +41,7 @@ class ConnectionMemory:
         self._is_always_read = False
         self._is_closing = False
 
-    # What is held
+    # Held bytes
 
     def hold_request(self, nbytes: int) -> None:
         """Counts the ``nbytes`` of a request that waits in a task of its own; negative: it waits no longer."""

@@ -1,4 +1,4 @@
-"""What a thread brings into the system's memory before a stream needs it. Pure.
+"""Chooses the parts of files that a thread brings into the system's memory before a stream needs them. Pure.
 
     the loop reads chunks of a segment ──> [ at least AHEAD_BYTES / 2 of the file, in memory ] ... or of the next one
     one is not in memory: missed ──> next: a part for a thread ──> read
@@ -53,7 +53,7 @@ class ReadAhead:
             self._segment, self._end = part.segment, part.offset
 
     def next(self, part: SegmentCursor, chain: Chain) -> Part | None:
-        """Returns what a thread should read now, while a chunk of ``part`` is sent; None if nothing.
+        """Returns the part that a thread should read now, while a chunk of ``part`` is sent; None if it need not read.
 
         ``chain``: that of the partition. The caller calls ``read`` once that is done.
         """

@@ -427,7 +427,7 @@ class Compactor:
             self._set_rate()
 
     def _set_rate(self) -> None:
-        """Sets the rate of compactions by what was written since the last call."""
+        """Sets the rate of compactions by the bytes that were written since the last call."""
         written = self._journal.written
         is_written, self._written_before = written != self._written_before, written
         self._rate.set(self._rate_max if is_written and not self._is_behind() else 0)
