@@ -15,10 +15,13 @@ NEVER = 1 << 60
 def takes_no_signal(frame):
     """Tells whether Python takes no signal at this line.
 
-    That is so before the exit of a ``with``, and at a ``try``, which no table of exceptions covers: a lock is released.
+    That is so before the exit of a ``with``, also by an exception, and at a ``try``, which no table of exceptions
+    covers: a lock is released.
     """
     code, constants, at = frame.f_code.co_code, frame.f_code.co_consts, frame.f_lasti
     if code[at] == dis.opmap["NOP"]:
+        return True
+    if code[at] == dis.opmap["PUSH_EXC_INFO"] and code[at + 2] == dis.opmap["WITH_EXCEPT_START"]:
         return True
     if None not in constants:
         return False
