@@ -111,7 +111,7 @@ BUGS = {
     "a checkpoint with the log of an earlier moment": Bug([(Checkpoints, "take", _log_of_before)], copies=(SET, 0)),
     "segments that are kept before the flush": Bug([(Checkpoints, "take", _keep_first)], copies=(ONE_NODE, 0)),
     "a checkpoint that does not wait for a majority": Bug(
-        [(segment_requests, "_wait_for_majority", _wait_for_nothing)], copies=(SET, 72)
+        [(segment_requests, "_wait_for_majority", _wait_for_nothing)], copies=(SET, 180)
     ),
     "a checkpoint of a leader that has stepped down": Bug(
         [(segment_requests, "_require_term", _require_no_term)], {"step_down_in_a_fetch": 0}
