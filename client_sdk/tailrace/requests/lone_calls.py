@@ -28,7 +28,7 @@ from tailrace.block.header import KEY_BYTES_MAX
 from tailrace.block.row import row_bytes
 from tailrace.model import Item, Level, Resolved, Version, VersionRange
 from tailrace.model.hashing import key_hash, partition_of_hash
-from tailrace.requests.lane import SENT, Done, Lane, Lanes, WriteRequest
+from tailrace.requests.lane import Done, Lanes, WriteRequest
 from tailrace.requests.look_up import Found, LookUp
 from tailrace.requests.offered_levels import OfferedLevels
 from tailrace.requests.request import Reply, Request
@@ -216,26 +216,7 @@ class LoneRow(RowWrite):
 
     __slots__ = ("frame",)
 
-    def __init__(
-        self,
-        lane: Lane,
-        key: bytes,
-        value: bytes | None,
-        hash_: int,
-        level: Level | None,
-        done: Done,
-        deadline: float,
-        frame: bytes,
-    ) -> None:
-        # As in ``RowWrite``; ``block`` is read from the frame when it is needed.
-        self.lane, self.level, self.done, self.deadline = lane, level, done, deadline
-        self.key, self.value, self.hash = key, value, hash_
-        self.flags = self.number = self.tries = 0
-        self.if_version = self.span = self.bundle = None
-        self.resend = self.withdrawn = False
-        self.sent_at = 0.0
-        self.state = SENT
-        self.frame = frame
+    frame: bytes  # set at once by `LoneWrites`, without another constructor for each row
 
     def __getattr__(self, name: str) -> Block:
         """Returns the block, which is needed only if it is sent again."""
@@ -300,7 +281,8 @@ class LoneWrites:
         if made_for != self._made_for:
             self._start = lone_write_start(*made_for, LONE_ID)
             self._made_for = made_for
-        row = LoneRow(lane, key, value, hash_, wanted, done, deadline, self._start + block)
+        row = LoneRow(lane, key, value, hash_, wanted, done, deadline)
+        row.frame = self._start + block
         self._writes.add_sent(row, now)
         self._by_id[LONE_ID] = row
         return row
