@@ -1,4 +1,11 @@
-"""What calls by the short way have begun, for the tests of the shells."""
+"""What calls by the short way have begun, and nodes that do not answer them at once, for the tests of the shells."""
+
+import contextlib
+import os
+import signal
+import threading
+
+import pytest
 
 from tailrace.requests.lone_calls import LoneLookUps, LoneWrites
 
@@ -40,3 +47,38 @@ def noted_writes(monkeypatch):
     monkeypatch.setattr(LoneWrites, "begin", noted_begin)
     monkeypatch.setattr(LoneWrites, "end", noted_end)
     return found
+
+
+@contextlib.contextmanager
+def restarted(node_process, *, in_a_call):
+    """Ends a node and starts it again: before the block, or while the first call of the block waits for it."""
+
+    def restart():
+        node_process.kill()
+        node_process.start()
+
+    if not in_a_call:
+        restart()
+        yield
+        return
+    os.kill(node_process.pid, signal.SIGSTOP)
+    later = threading.Timer(0.3, restart)
+    later.start()
+    yield
+    later.join()
+
+
+@pytest.fixture
+async def silent(running, warm):
+    """The node answers nothing, until this is called: then it sends what it has kept back."""
+    kept, transports = [], [connection.transport for connection in running.node.connections]
+    for transport in transports:
+        transport.send = lambda *data, send=transport.send: kept.append((send, data))
+
+    def go_on():
+        for transport in transports:
+            del transport.send
+        for send, data in kept:
+            send(*data)
+
+    return go_on

@@ -8,7 +8,7 @@ import threading
 import time
 
 import pytest
-from tests.tailrace.lone_calls import noted
+from tests.tailrace.lone_calls import noted, restarted
 
 import tailrace
 from tailrace import blocking
@@ -119,25 +119,11 @@ def test_a_node_that_ends_and_comes_back(node_process):
     with blocking.connect(node_process.url, retry_for=60) as client:
         feed = client.create_feed("orders")
         feed.put(b"k", VALUE)
-        for seconds in (0.0, 0.3):  # the first one ends between two calls, the other one while a call waits
+        for in_a_call in (False, True):
             for _ in range(3):
                 feed.get(b"k")
-            restarted = threading.Event()
-
-            def restart(seconds=seconds, restarted=restarted):
-                time.sleep(seconds)
-                node_process.kill()
-                node_process.start()
-                restarted.set()
-
-            if seconds:
-                os.kill(node_process.pid, signal.SIGSTOP)
-            other = threading.Thread(target=restart)
-            other.start()
-            if not seconds:
-                restarted.wait()
-            assert feed.get(b"k").value == VALUE
-            other.join()
+            with restarted(node_process, in_a_call=in_a_call):
+                assert feed.get(b"k").value == VALUE
 
 
 def test_threads_share_the_client(warm, lone):

@@ -10,7 +10,7 @@ import threading
 import time
 
 import pytest
-from tests.tailrace.lone_calls import noted_writes
+from tests.tailrace.lone_calls import noted_writes, restarted
 
 import tailrace
 from tailrace import blocking
@@ -124,29 +124,15 @@ def test_a_node_that_ends_and_comes_back(node_process, lone):
     with blocking.connect(node_process.url, retry_for=60) as client:
         feed = client.create_feed("orders")
         count = 0
-        for seconds in (0.0, 0.3):  # the first one ends between two calls, the other one while a call waits
+        for in_a_call in (False, True):
             for _ in range(3):
                 feed.put(b"k", b"%d" % count)
                 count += 1
-            restarted = threading.Event()
-
-            def restart(seconds=seconds, restarted=restarted):
-                time.sleep(seconds)
-                node_process.kill()
-                node_process.start()
-                restarted.set()
-
-            if seconds:
-                os.kill(node_process.pid, signal.SIGSTOP)
-            other = threading.Thread(target=restart)
-            other.start()
-            if not seconds:
-                restarted.wait()
-            version = feed.put(b"k", b"%d" % count)
-            count += 1
-            assert version.seq == count
-            assert feed.get(b"k").value == b"%d" % (count - 1)
-            other.join()
+            with restarted(node_process, in_a_call=in_a_call):
+                version = feed.put(b"k", b"%d" % count)
+                count += 1
+                assert version.seq == count
+                assert feed.get(b"k").value == b"%d" % (count - 1)
     assert False in lone
 
 

@@ -5,11 +5,13 @@ from __future__ import annotations
 import pytest
 import trio
 import trio.testing
-from tests.tailrace.lone_calls import noted
+from tests.tailrace.lone_calls import noted, silent
 
 import tailrace
 from tailrace.trio.lending import LONE_CALLS
 from tailrace.trio.ready_sockets import HAS_EPOLL
+
+__all__ = ["silent"]
 
 pytestmark = pytest.mark.skipif(not HAS_EPOLL, reason="a socket is lent out of the set of ready ones")
 
@@ -29,22 +31,6 @@ async def warm(feed, lone):
         await feed.get(b"k")
     lone.clear()
     return feed
-
-
-@pytest.fixture
-async def silent(running, warm):
-    """The node answers nothing, until this is called: then it sends what it has kept back."""
-    kept, transports = [], [connection.transport for connection in running.node.connections]
-    for transport in transports:
-        transport.send = lambda *data, send=transport.send: kept.append((send, data))
-
-    def go_on():
-        for transport in transports:
-            del transport.send
-        for send, data in kept:
-            send(*data)
-
-    return go_on
 
 
 async def test_gets_take_the_short_way(warm, lone):
