@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import collections
+import contextlib
 import dis
 import os
 import sys
 
 import tailrace
+from tailrace import Delete, Put
 
 NEVER = 1 << 60
+# Lines that are tried, evenly over all lines of the SDK that a few calls run. The long tier tries each line.
+TRIALS = 60
 
 
 def takes_no_signal(frame):
@@ -117,6 +121,63 @@ class Rows:
             assert numbers == sorted(numbers)
         for number, (key, value) in enumerate(found):
             assert value is not None or (key, b"v") not in found[number:]
+
+
+class TimedOut(TimeoutError):
+    """The error of a handler of SIGALRM. It is an OSError, as those of sockets are."""
+
+
+def time_out():
+    raise TimedOut
+
+
+class Calls(Rows):
+    """The calls of a program that catches the error of its handler at each of them.
+
+    Attributes:
+        failure: The error with which the client or the writer has refused a call; empty if it goes on.
+    """
+
+    def __init__(self, *errors, refusal=tailrace.TailraceError):
+        """``errors`` are those of the handler, ``refusal`` that of a client which may refuse to go on after it."""
+        super().__init__()
+        self.failure = ""
+        self._errors = errors
+        self._refusal = refusal
+
+    @contextlib.contextmanager
+    def caught(self, adds):
+        """Catches an error of the handler, or a refusal, in a call that adds these rows."""
+        try:
+            yield
+        except self._errors:
+            self.interrupts += 1
+        except self._refusal as error:
+            self.failure = str(error)
+        else:
+            self.added += adds
+
+    def attempt(self, call, *arguments, adds=()):
+        """Returns what the call returns; None after an error."""
+        with self.caught(adds):
+            return call(*arguments)
+
+    def put(self, target):
+        row = self.next(target)
+        return self.attempt(target.put, *row, adds=[row])
+
+    def write(self, target):
+        rows = [self.next(target) for _ in range(4)]
+        gone = rows[0][0], None
+        return self.attempt(target.write, [*(Put(*row) for row in rows), Delete(gone[0])], adds=[*rows, gone])
+
+
+class AsyncCalls(Calls):
+    """The same of a program with async, which has to await each of them."""
+
+    async def attempt(self, call, *arguments, adds=()):
+        with self.caught(adds):
+            return await call(*arguments)
 
 
 def at_each_line(run, trials, handler=keyboard_interrupt, is_here=lambda: True):

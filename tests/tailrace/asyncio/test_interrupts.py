@@ -6,58 +6,15 @@ import asyncio
 
 import pytest
 from tests.processes.fixtures import contents, feed_name, shared_node
-from tests.tailrace.interrupts import Rows, at_each_line
+from tests.tailrace.interrupts import TRIALS, AsyncCalls, TimedOut, at_each_line, time_out
 
 import tailrace.asyncio
-from tailrace import Delete, Put
+from tailrace import Put
 
 __all__ = ["contents", "feed_name", "shared_node"]
 
-# Lines that are tried, evenly over all lines of the SDK that a few calls run. The long tier tries each line.
-TRIALS = 60
 SECONDS_MAX = 20
 every_line = pytest.mark.parametrize("trials", [TRIALS, pytest.param(None, marks=pytest.mark.long)])
-
-
-class TimedOut(TimeoutError):
-    """The error of a handler of SIGALRM."""
-
-
-def time_out():
-    raise TimedOut
-
-
-class Calls(Rows):
-    """The calls of a program that catches the error of its handler at each of them.
-
-    Attributes:
-        failure: The error with which the client or the writer has refused a call; empty if it goes on.
-    """
-
-    def __init__(self):
-        super().__init__()
-        self.failure = ""
-
-    async def attempt(self, call, *arguments, adds=()):
-        try:
-            result = await call(*arguments)
-        except TimedOut:
-            self.interrupts += 1
-            return None
-        except tailrace.TailraceError as error:
-            self.failure = str(error)
-            return None
-        self.added += adds
-        return result
-
-    async def put(self, target):
-        row = self.next(target)
-        await self.attempt(target.put, *row, adds=[row])
-
-    async def write(self, target):
-        rows = [self.next(target) for _ in range(4)]
-        gone = rows[0][0], None
-        await self.attempt(target.write, [*(Put(*row) for row in rows), Delete(gone[0])], adds=[*rows, gone])
 
 
 async def created(url, name):
@@ -83,7 +40,7 @@ def is_program():
 def test_a_caught_error_of_a_handler_loses_nothing(shared_node, contents, feed_name, trials):
     """Rows leave by the linger alone after it, or a later call says that the client was interrupted."""
     asyncio.run(created(shared_node.url, feed_name))
-    calls, failures = Calls(), []
+    calls, failures = AsyncCalls(TimedOut), []
 
     async def write(interrupt, feed):
         async with feed.writer(batch_rows=3, linger_s=0.0005) as writer:
@@ -135,7 +92,7 @@ def test_a_caught_error_of_a_handler_loses_no_event_of_a_stream(shared_node, fee
 
     async def read(interrupt):
         asyncio.current_task().set_name("program")
-        calls = Calls()
+        calls = AsyncCalls(TimedOut)
         async with (
             asyncio.timeout(SECONDS_MAX),
             tailrace.asyncio.connect(shared_node.url) as client,

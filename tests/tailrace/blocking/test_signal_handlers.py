@@ -9,23 +9,13 @@ import socket
 from functools import partial
 
 import pytest
-from tests.tailrace.interrupts import Rows, at_each_line
+from tests.tailrace.interrupts import TRIALS, Calls, TimedOut, at_each_line, time_out
 
 import tailrace
-from tailrace import Delete, Put, blocking
+from tailrace import blocking
 from tailrace.blocking.guard import raise_foreign
 
-# Lines that are tried, evenly over all lines of the SDK that a few calls run. The long tier tries each line.
-TRIALS = 60
 every_line = pytest.mark.parametrize("trials", [TRIALS, pytest.param(None, marks=pytest.mark.long)])
-
-
-class TimedOut(TimeoutError):
-    """The error of a handler of SIGALRM. It is an OSError, as those of sockets are."""
-
-
-def time_out():
-    raise TimedOut
 
 
 def no_file():
@@ -34,39 +24,6 @@ def no_file():
 
 def would_block():
     raise BlockingIOError("of a handler")
-
-
-class Calls(Rows):
-    """The calls of a program that catches the error of its handler at each of them.
-
-    Attributes:
-        failure: The error with which the client or the writer has refused a call; empty if it goes on.
-    """
-
-    def __init__(self):
-        super().__init__()
-        self.failure = ""
-
-    def attempt(self, call, *arguments, adds=()):
-        try:
-            result = call(*arguments)
-        except (TimedOut, FileNotFoundError, BlockingIOError):
-            self.interrupts += 1
-            return None
-        except tailrace.TailraceError as error:
-            self.failure = str(error)
-            return None
-        self.added += adds
-        return result
-
-    def put(self, target):
-        row = self.next(target)
-        self.attempt(target.put, *row, adds=[row])
-
-    def write(self, target):
-        rows = [self.next(target) for _ in range(4)]
-        gone = rows[0][0], None
-        self.attempt(target.write, [*(Put(*row) for row in rows), Delete(gone[0])], adds=[*rows, gone])
 
 
 def run_some(calls, feed, writer):
@@ -90,7 +47,7 @@ def test_an_error_of_a_handler_is_no_error_of_the_connection(shared_node, conten
     """It reaches the program; no accepted row is lost, or a later call says that the client was interrupted."""
     with blocking.connect(shared_node.url) as client:
         client.create_feed(feed_name, partitions=1)
-    calls, failures = Calls(), set()
+    calls, failures = Calls(TimedOut, FileNotFoundError, BlockingIOError), set()
 
     def run(interrupt):
         before, calls.failure, calls.interrupts = len(calls.added), "", 0

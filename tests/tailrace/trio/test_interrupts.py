@@ -7,16 +7,14 @@ import signal
 import pytest
 import trio
 from tests.processes.fixtures import contents, feed_name, shared_node
-from tests.tailrace.interrupts import Rows, at_each_line
+from tests.tailrace.interrupts import TRIALS, AsyncCalls, at_each_line
 
 import tailrace
-from tailrace import Delete, Put
+from tailrace import Put
 from tailrace.trio.lending import LONE_CALLS
 
 __all__ = ["contents", "feed_name", "shared_node"]
 
-# Interrupts that are tried, evenly over all lines of the SDK that a few calls run. The long tier tries each line.
-TRIALS = 60
 SECONDS_MAX = 20
 every_line = pytest.mark.parametrize("trials", [TRIALS, pytest.param(None, marks=pytest.mark.long)])
 
@@ -34,35 +32,16 @@ def ctrl_c():
     signal.raise_signal(signal.SIGINT)
 
 
-class Calls(Rows):
-    """The calls of a program that catches Ctrl-C at each of them."""
+class Calls(AsyncCalls):
+    """The calls of a program that catches Ctrl-C at each of them. The client goes on after it."""
 
-    async def attempt(self, call, *arguments):
-        try:
-            return await call(*arguments)
-        except KeyboardInterrupt:
-            self.interrupts += 1
-            return None
-
-    async def _add(self, rows, call, *arguments):
-        interrupts = self.interrupts
-        await self.attempt(call, *arguments)
-        if self.interrupts == interrupts:
-            self.added += rows
-
-    async def put(self, target):
-        row = self.next(target)
-        await self._add([row], target.put, *row)
+    def __init__(self):
+        super().__init__(KeyboardInterrupt, refusal=())
 
     async def put_and_delete(self, target):
         row = self.next(target)
-        await self._add([row], target.put, *row)
-        await self._add([(row[0], None)], target.delete, row[0])
-
-    async def write(self, target):
-        rows = [self.next(target) for _ in range(4)]
-        gone = rows[0][0], None
-        await self._add([*rows, gone], target.write, [*(Put(*row) for row in rows), Delete(gone[0])])
+        await self.attempt(target.put, *row, adds=[row])
+        await self.attempt(target.delete, row[0], adds=[(row[0], None)])
 
 
 async def created(url, name, partitions=1):
