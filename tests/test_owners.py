@@ -115,6 +115,7 @@ OWNERS = (
     owner("HeldRows", f"{SERVER}/stream/held_rows.py", "held"),
     owner("Deadlines", f"{SERVER}/stream/deadlines.py", "deadlines"),
     owner("StreamBarriers", f"{SERVER}/stream/stream_barriers.py", "barriers"),
+    owner("Window", f"{SERVER}/stream/window.py", "window", unhandled="sent credited"),
     owner(
         "Rounds",
         f"{SERVER}/stream/rounds.py",
@@ -122,6 +123,7 @@ OWNERS = (
         slots="pop popitem clear update setdefault",
         barriers="delivered ended",
         deadlines="add forget take_passed",
+        window="resize credited sent sent_few",
     ),
 )
 

@@ -477,8 +477,8 @@ class Connection:
 
     def stuck_seconds(self, now: float) -> float:
         """Returns for how many seconds something has waited for the peer, which has taken nothing."""
-        rounds, backlog_bytes = self.rounds, self.transport.backlog_bytes
-        self._progress.look(now, rounds.waits_for_credit or backlog_bytes > 0, rounds.credited_bytes, backlog_bytes)
+        rounds, backlog = self.rounds, self.transport.backlog_bytes
+        self._progress.look(now, rounds.waits_for_credit or backlog > 0, rounds.window.credited_bytes, backlog)
         return self._progress.stuck_seconds(now)
 
     def tick(self, now: float) -> None:

@@ -274,7 +274,8 @@ class Connections:
                 finally:
                     self._open.pop(connection, None)
                     self.greetings.over(connection)
-                    services.traffic.connection_ended(connection.rounds.sent_blocks, connection.rounds.sent_bytes)
+                    window = connection.rounds.window
+                    services.traffic.connection_ended(window.sent_blocks, window.sent_bytes)
                     self._clients.pop(connection, None)
                     self._refused.pop(connection, None)
                     if self._sessions.get(connection.session) is connection:
@@ -314,7 +315,7 @@ def _status_of(connection: Connection, now: float) -> dict[str, Any]:
         "age_s": now - connection.opened_at,
         "streams": len(rounds.slots),
         "barriers": len(rounds.barriers),
-        "outstanding_bytes": rounds.outstanding_bytes,
+        "outstanding_bytes": rounds.window.outstanding_bytes,
         "backlog_bytes": connection.transport.backlog_bytes,
         "streams_moved": rounds.moves,
         "stuck_s": stuck_s,

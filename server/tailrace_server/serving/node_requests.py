@@ -55,7 +55,7 @@ def _on_hello(connection: Connection, frame: Frame) -> None:
             limits.frame_body_bytes_max,
             limits.noop_interval_s,
             levels,
-            connection.rounds.window_bytes,
+            connection.rounds.window.nbytes,
             leadership.role.value,
             leadership.term,
             leadership.leader_address,

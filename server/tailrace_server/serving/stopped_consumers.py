@@ -57,7 +57,7 @@ class StoppedConsumers:
             # A stream with an end is of a program that was about to end.
             if stream.end_seq is None and lead_all((node.leaderships.of_partition(partition),)):
                 seqs.setdefault(partition.feed_id, {})[partition] = stream.sent_seq
-        for mark in rounds.unhandled.marks():
+        for mark in rounds.window.unhandled.marks():
             of_feed = seqs.get(mark.partition.feed_id, {})
             if mark.partition in of_feed:
                 of_feed[mark.partition] = min(of_feed[mark.partition], mark.after_seq)

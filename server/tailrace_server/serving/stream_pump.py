@@ -82,13 +82,13 @@ class StreamPump:
         Answers that are queued leave in the same call, behind the last of the frames.
         """
         connection = self._connection
-        rounds, transport = connection.rounds, connection.transport
+        rounds, transport, window = connection.rounds, connection.transport, connection.rounds.window
         examined_max, turns_max = rounds.examined_bytes + PUMP_BYTES, rounds.turns_given + TURNS_MAX
-        sent_max = rounds.sent_bytes + TURN_BYTES
+        sent_max = window.sent_bytes + TURN_BYTES
         while not transport.backlog_bytes:
-            sent_blocks = rounds.sent_blocks
+            sent_blocks = window.sent_blocks
             buffers = rounds.next_buffers(PUMP_BYTES)
-            if buffers and rounds.waits_for_chunk and rounds.sent_blocks == sent_blocks and self._load_next():
+            if buffers and rounds.waits_for_chunk and window.sent_blocks == sent_blocks and self._load_next():
                 # Frames between two chunks, such as a round's end, leave with the second one: the peer wakes once.
                 buffers += rounds.next_buffers(PUMP_BYTES)
             if buffers:
@@ -100,7 +100,7 @@ class StreamPump:
                     self._expect_bulk(transport)
             if not rounds.has_news:
                 break
-            is_over = rounds.examined_bytes >= examined_max or rounds.sent_bytes >= sent_max
+            is_over = rounds.examined_bytes >= examined_max or window.sent_bytes >= sent_max
             if is_over or rounds.turns_given >= turns_max:
                 self._go_on_soon()
                 break
@@ -126,7 +126,7 @@ class StreamPump:
         rounds, has_ended = connection.rounds, False
         for slot, part in rounds.next_loads():
             try:
-                loaded = part.load_cached(rounds.window_bytes)
+                loaded = part.load_cached(rounds.window.nbytes)
             except SegmentDamaged as error:
                 self._found_damage(slot, error)
                 has_ended = True  # and a frame tells it
@@ -199,7 +199,8 @@ class StreamPump:
         connection = self._connection
         while True:
             try:
-                return await connection.node.host.workers.in_thread(partial(part.load, connection.rounds.window_bytes))
+                load = partial(part.load, connection.rounds.window.nbytes)
+                return await connection.node.host.workers.in_thread(load)
             except Overloaded as error:
                 log.warning("a stream waits: %s", error)
             await trio.sleep(DESCRIPTOR_WAIT_SECONDS)

@@ -31,7 +31,7 @@ from tailrace_server.stream.small_snapshots import encode_snapshot, small_bytes
 from tailrace_server.stream.stream_barriers import StreamBarriers
 from tailrace_server.stream.stream_slot import NO_TURNS, Key, StreamSlot, turns
 from tailrace_server.stream.stream_state import StreamEvent, StreamState
-from tailrace_server.stream.unhandled import UnhandledBlocks
+from tailrace_server.stream.window import Window
 
 # The bytes that one partition may send in a pass before the next one has its turn: a few blocks of the usual size.
 SLICE_BYTES = 1024 * 1024
@@ -56,11 +56,7 @@ class Rounds:
     """
 
     def __init__(self, window_bytes: int) -> None:
-        self.window_bytes = window_bytes
-        self.outstanding_bytes = 0
-        self.credited_bytes = 0  # all that was ever granted again
-        self.sent_blocks = self.sent_bytes = 0  # all that was ever sent
-        self.unhandled = UnhandledBlocks()
+        self.window = Window(window_bytes)
         self.round_number = 0
         self.moves = 0  # how often a stream gave up blocks in memory to go on with segments
         self.examined_bytes = 0  # all that filtered streams have ever looked through
@@ -82,14 +78,9 @@ class Rounds:
         self._draining = ""  # the message with which streams end; "" until `drain`
 
     @property
-    def window_full(self) -> bool:
-        """No block may be sent before the consumer grants more."""
-        return self.outstanding_bytes >= self.window_bytes
-
-    @property
     def waits_for_credit(self) -> bool:
         """Streams have something to send, and the consumer has granted no room for it."""
-        return (bool(self._turns) and self.window_full) or self._shares.is_holding
+        return (bool(self._turns) and self.window.is_full) or self._shares.is_holding
 
     @property
     def has_news(self) -> bool:
@@ -199,7 +190,7 @@ class Rounds:
 
     def set_window(self, window_bytes: int) -> None:
         """Sets the window that the client asked for in HELLO."""
-        self.window_bytes = window_bytes
+        self.window.resize(window_bytes)
 
     def send_traces(self, traces: RecentTraces) -> None:
         """Sends the contexts of sampled writes before their blocks: the client has said that it takes them."""
@@ -207,9 +198,7 @@ class Rounds:
 
     def credit(self, consumed_bytes: int) -> None:
         """Takes back ``consumed_bytes``, which the consumer has consumed."""
-        self.credited_bytes += consumed_bytes
-        self.outstanding_bytes = max(self.outstanding_bytes - consumed_bytes, 0)
-        self.unhandled.credited(consumed_bytes)
+        self.window.credited(consumed_bytes)
         self._release()
 
     def credit_stream(self, stream_id: int, consumed_bytes: int) -> None:
@@ -218,14 +207,10 @@ class Rounds:
             self._shares.credited(slot, consumed_bytes)
             self._release()
 
-    @property
-    def _free_bytes(self) -> int:
-        return self.window_bytes - self.outstanding_bytes
-
     def _release(self) -> None:
         """Gives their turns back to streams whose feed has room again."""
         if self._shares.is_holding:
-            for slot in self._shares.take_released(self._free_bytes):
+            for slot in self._shares.take_released(self.window.free_bytes):
                 self._turns.add(slot)
                 slot.notify()
 
@@ -239,13 +224,13 @@ class Rounds:
             buffers = self._only_block(self._turns[0], bytes_max)
             if buffers:
                 return buffers
-        budget, turns_max = bytes_max, self.turns_given + TURNS_MAX
-        while budget > 0 and self.turns_given < turns_max and not self.window_full:
+        budget, turns_max, window = bytes_max, self.turns_given + TURNS_MAX, self.window
+        while budget > 0 and self.turns_given < turns_max and window.free_bytes > 0:
             slot = self._next_slot()
             if slot is None:
                 break
             self.turns_given += 1
-            if not self._shares.has_room(slot, self._free_bytes):
+            if not self._shares.has_room(slot, window.free_bytes):
                 self._turns.remove(slot)
                 self._shares.hold(slot)
                 continue
@@ -271,7 +256,7 @@ class Rounds:
             return self._round_of(slot, block, block, bytes_max)
         # A consumer that begins here does not need the purge seq: the tree has the partition's first row.
         examined = examined_bytes(block)
-        if examined >= bytes_max or self.window_full:
+        if examined >= bytes_max or self.window.is_full:
             return []
         buffers = self._round_of(slot, block, stream.filtered(block), bytes_max - examined)
         if buffers:
@@ -281,10 +266,11 @@ class Rounds:
     def _round_of(self, slot: StreamSlot, block: Block, sent: Block | None, bytes_max: int) -> list[bytes | memoryview]:
         """Sends a whole round in which ``sent`` is all that is sent of ``block``; nothing if that is too much."""
         size = 0 if sent is None else sent.nbytes
-        if size >= bytes_max or self.outstanding_bytes + size >= self.window_bytes:
+        free_bytes = self.window.free_bytes
+        if size >= bytes_max or size >= free_bytes:
             return []
         stream, frames = slot.stream, slot.frames
-        if not self._shares.has_room(slot, self._free_bytes):
+        if not self._shares.has_room(slot, free_bytes):
             return []
         self._shares.sent(slot, size)
         self.round_number += 1
@@ -299,7 +285,7 @@ class Rounds:
         after = frames.after_block(last_seq, self.round_number)
         if self._traces and stream.wanted is None:
             before = stream.traces_of(block, self._traces) + before
-        self._sent(stream, sent, size)
+        self.window.sent(stream, sent, size)
         if size < JOIN_BYTES_MAX:
             return [b"".join((before, sent.head, sent.body, after))]
         return [before + sent.head, sent.body, after]
@@ -330,7 +316,7 @@ class Rounds:
             if not self._start_snapshot(slot):
                 return 0
         self._last_turn = slot.key
-        taken = 0
+        taken, window = 0, self.window
         # A replica gathers a publish until its end. One partition at a time, so that it never holds a whole batch.
         while (taken < SLICE_BYTES or stream.is_published) and (block := stream.next_block()) is not None:
             if not stream.is_announced:
@@ -340,11 +326,11 @@ class Rounds:
                 self._out += before
                 taken += sum(map(len, before))
             taken += self._send_block(slot, block)
-            if self.window_full and not stream.all_sent and not stream.is_past_time:
+            if window.free_bytes <= 0 and not stream.all_sent and not stream.is_past_time:
                 self._interrupted = slot  # its turn goes on when the consumer grants more
                 self._load_next(slot)
                 return taken
-            if not self._shares.has_room(slot, self._free_bytes):
+            if not self._shares.has_room(slot, window.free_bytes):
                 break
         if stream.is_past_time:  # a row that was stamped too late was sent, or left out by the filter
             if stream.has_passed_over:
@@ -364,14 +350,12 @@ class Rounds:
         """Sends a whole snapshot of a few small blocks, and returns its bytes; 0 if that needs the general way."""
         blocks = () if self._traces or self.barriers.waiting else stream.few_blocks()
         size = small_bytes(blocks)
-        if not size or not self._shares.has_room_behind(slot, size, self._free_bytes):
+        if not size or not self._shares.has_room_behind(slot, size, self.window.free_bytes):
             return 0
         self._out.append(encode_snapshot(slot, blocks))
         self._last_turn = slot.key
         self._shares.sent(slot, size)
-        self.outstanding_bytes += size
-        self.sent_blocks += len(blocks)
-        self.sent_bytes += size
+        self.window.sent_few(len(blocks), size)
         stream.sent_snapshot(blocks[-1].header.last_seq)
         slot.move(_SNAPSHOT_SENT)
         self._end_turn(slot)
@@ -415,17 +399,9 @@ class Rounds:
             self._out.append(stream.traces_of(block, self._traces))
         self._out.append(block_header(size, stream.id) + block.head)
         self._out.append(block.body)
-        self._sent(stream, block, size)
+        self.window.sent(stream, block, size)
         self._note_delivered(stream)
         return size
-
-    def _sent(self, stream: PartitionStream, block: Block, size: int) -> None:
-        """Counts a block of ``size`` bytes that is sent now."""
-        self.outstanding_bytes += size
-        if stream.notes_unhandled:
-            self.unhandled.sent(stream.partition, block)
-        self.sent_blocks += 1
-        self.sent_bytes += size
 
     def _end_snapshot(self, slot: StreamSlot) -> int:
         """Sends the snapshot's end. Returns the bytes of the frames that go before it."""
@@ -459,7 +435,7 @@ class Rounds:
 
     def next_loads(self) -> Iterator[tuple[StreamSlot, SegmentCursor]]:
         """Yields the parts of which a chunk is to be loaded now; call ``loaded`` or ``load_failed`` for each."""
-        return self._reads.start(chunks_max(self.window_bytes, is_full=self.window_full))
+        return self._reads.start(chunks_max(self.window.nbytes, is_full=self.window.is_full))
 
     def loaded(self, slot: StreamSlot, part: SegmentCursor, blocks: list[Block], index: int) -> None:
         """Takes the result of ``part.load()`` for a stream, which may have ended meanwhile."""

@@ -601,7 +601,7 @@ async def test_a_busy_consumer_tells_each_second_what_it_has_handled(run_node, n
             async for event in stream:
                 if isinstance(event, Mutations):
                     await trio.sleep(0.25)
-                    told.add(max(connection.rounds.credited_bytes for connection in running.node.connections))
+                    told.add(max(connection.rounds.window.credited_bytes for connection in running.node.connections))
     assert len(told) >= 3, "nothing but the end of all rows was told"
 
 

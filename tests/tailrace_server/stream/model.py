@@ -209,8 +209,9 @@ class StreamsModel(RuleBasedStateMachine):
     @invariant()
     def the_window_is_kept(self):
         if hasattr(self, "rounds"):
-            assert self.rounds.outstanding_bytes == self.sent - self.granted
-            assert self.rounds.outstanding_bytes < self.rounds.window_bytes + self.consumer.largest_block_bytes
+            window = self.rounds.window
+            assert window.outstanding_bytes == self.sent - self.granted
+            assert window.outstanding_bytes < window.nbytes + self.consumer.largest_block_bytes
 
     @invariant()
     def ends_have_their_reasons(self):

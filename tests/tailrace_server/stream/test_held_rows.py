@@ -20,7 +20,7 @@ def many_slow(made, monkeypatch):
         made.consumer.add(id, partition)
         made.rounds.open(PartitionStream(id, partition, Level.DISK, 0, None, 0, pins=partition.pins), lambda: None)
     made.block_bytes = next(made.partitions[0].tree.blocks_after(0)).nbytes
-    made.rounds.window_bytes = 8 * made.block_bytes
+    made.rounds.set_window(8 * made.block_bytes)
     made.consumer.read()
     assert [made.held(id).seq for id in range(8)] == [1] * 8
     return made
@@ -35,7 +35,7 @@ def test_what_all_streams_of_a_connection_hold_is_bounded(many_slow, monkeypatch
         holding.append([id for id, slot in many_slow.rounds.slots.items() if slot.stream.flushed_bytes])
     assert holding == [[0], [0, 1], [], [3], [3, 4], [], [6], [6, 7]]
     assert many_slow.rounds.moves == 6
-    many_slow.rounds.window_bytes = 1 << 30
+    many_slow.rounds.set_window(1 << 30)
     many_slow.consumer.read_all()
     for id, partition in enumerate(many_slow.partitions):
         assert many_slow.held(id).state == partition.state_at(4)
@@ -46,7 +46,7 @@ def test_what_was_sent_since_a_flush_is_not_held(many_slow, monkeypatch):
     monkeypatch.setattr(held_rows, "HELD_BYTES_MAX", 2.5 * 3 * many_slow.block_bytes)
     for id in (0, 1):
         many_slow.partitions[id].flush()
-    many_slow.rounds.window_bytes += 8 * many_slow.block_bytes
+    many_slow.rounds.set_window(many_slow.rounds.window.nbytes + 8 * many_slow.block_bytes)
     many_slow.consumer.read()
     assert [many_slow.held(id).seq for id in range(8)] == [2] * 8
     many_slow.partitions[2].flush()

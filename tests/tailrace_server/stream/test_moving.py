@@ -20,7 +20,7 @@ def slow(made, monkeypatch):
     monkeypatch.setattr(partition_stream, "HELD_BYTES_MAX", 600)
     for number in range(10):
         made.put((b"%d" % (number % 4), bytes(100)))
-    made.rounds.window_bytes = 300
+    made.rounds.set_window(300)
     made.open()
     made.consumer.read()
     assert made.held().seq == 2
@@ -33,7 +33,7 @@ def test_a_slow_stream_gives_memory_back_after_a_flush(slow):
     assert not stream._blocks
     assert slow.news
     assert slow.partition.account.used == slow.partition.tree.memory_bytes
-    slow.rounds.window_bytes = 1 << 30
+    slow.rounds.set_window(1 << 30)
     slow.read()
     assert slow.held().starts == [(0, 10, True), (0, 10, True)]
     assert slow.held().state == slow.partition.state_at(10)
@@ -44,7 +44,7 @@ def test_it_keeps_what_is_not_flushed(slow):
     slow.partition.flush(9)
     stream = slow.rounds.slots[1].stream
     assert [block.header.first_seq for block in stream._blocks] == [10]
-    slow.rounds.window_bytes = 1 << 30
+    slow.rounds.set_window(1 << 30)
     slow.read()
     assert slow.held().starts == [(0, 10, True), (0, 10, True), (10, 11, True)]
 
@@ -60,7 +60,7 @@ def test_what_was_folded_meanwhile_is_told_to_be_incomplete(slow):
     slow.partition.flush(4)
     slow.partition.fold()
     slow.partition.flush()
-    slow.rounds.window_bytes = 1 << 30
+    slow.rounds.set_window(1 << 30)
     slow.read()
     assert slow.held().starts[0] == (0, 10, True)
     assert len(slow.held().starts) == 2
@@ -135,7 +135,7 @@ def test_where_everything_was_trimmed_a_consumer_is_at_the_end(trimmed):
 
 def test_a_trim_of_what_a_stream_holds_ends_it_when_it_lets_go(made, monkeypatch):
     monkeypatch.setattr(partition_stream, "HELD_BYTES_MAX", 0)
-    made.rounds.window_bytes = 1
+    made.rounds.set_window(1)
     made.put((b"a", b"1"), (b"b", b"2"), (b"c", b"3"))
     made.open()
     made.rounds.credit(made.consumer.read())

@@ -92,11 +92,11 @@ def test_large_snapshots_take_turns_in_slices(connection, partitions, read_all, 
 
 
 def test_a_turn_that_a_full_window_interrupts_goes_on_first(connection, partitions, read_all):
-    connection.window_bytes = 1
+    connection.set_window(1)
     partitions[2].write()
     partitions[2].write()
     assert read_all() == [(START, 3), (BLOCK, 3)]
-    assert connection.window_full
+    assert connection.window.is_full
     partitions[0].write()
     assert read_all() == []
     for expected in ([(BLOCK, 3), (END, 3)], [COMPLETE, *whole(1)], [COMPLETE]):
@@ -105,7 +105,7 @@ def test_a_turn_that_a_full_window_interrupts_goes_on_first(connection, partitio
 
 
 def test_a_pass_goes_on_behind_a_stream_that_was_closed_in_its_turn(connection, partitions, read_all):
-    connection.window_bytes = 1
+    connection.set_window(1)
     partitions[2].write()
     partitions[2].write()
     assert read_all() == [(START, 3), (BLOCK, 3)]
@@ -142,7 +142,7 @@ def test_the_streams_of_a_feed_are_found_by_it(connection, partitions):
 
 
 def test_an_end_and_a_barrier_leave_though_the_window_is_full(connection, partitions, read_all):
-    connection.window_bytes = 1
+    connection.set_window(1)
     partitions[1].write()
     read_all()
     connection.barriers.add(b"cookie")
@@ -151,7 +151,7 @@ def test_an_end_and_a_barrier_leave_though_the_window_is_full(connection, partit
 
 
 def test_a_stream_that_drains_comes_to_the_end_of_its_snapshot_and_begins_none(connection, partitions, read_all):
-    connection.window_bytes = 1
+    connection.set_window(1)
     partitions[2].write()
     partitions[2].write()
     assert read_all() == [(START, 3), (BLOCK, 3)]
@@ -235,7 +235,8 @@ class OneSide:
         made = self.rounds
         open_streams = [slot.stream for slot in made.slots.values()]
         streams = [(s.id, s.delivered_seq, s.snapshot_after, s.snapshot_last) for s in open_streams]
-        return made.round_number, made.outstanding_bytes, made.examined_bytes, made.has_news, self.notified, streams
+        counts = made.round_number, made.window.outstanding_bytes, made.examined_bytes
+        return *counts, made.has_news, self.notified, streams
 
     def write(self, partition, rows, value_bytes):
         self.partitions[partition].write(rows, value_bytes)

@@ -81,7 +81,7 @@ def test_a_window_of_less_than_a_chunk_reads_one_and_only_when_there_is_room(mad
     made.partition.flush()
     made.put((b"b", b"2"))
     made.partition.flush()
-    made.rounds.window_bytes = 1
+    made.rounds.set_window(1)
     for id in (1, 2, 3):
         made.open(id=id)
     made.consumer.read()
@@ -150,7 +150,7 @@ def test_hazard_10_a_snapshot_of_the_tree_that_goes_on_from_segments_ends_where_
     monkeypatch.setattr(partition_stream, "HELD_BYTES_MAX", 0)
     monkeypatch.setattr(partition_stream, "SNAPSHOT_BLOCKS_MAX", 2)
     made.put((b"k", b"1"), (b"x", b"2"), (b"k", b"3"), (b"y", b"4"))
-    made.rounds.window_bytes = 1
+    made.rounds.set_window(1)
     made.open()
     made.rounds.credit(made.consumer.read())
     assert made.held().snapshot == (0, 2)
@@ -184,12 +184,12 @@ def test_hazard_12_a_purge_under_an_open_stream_ends_it(made):
     made.put((b"k", b"1"))
     made.open()
     made.read()
-    made.rounds.window_bytes = 0  # it is slow
+    made.rounds.set_window(0)  # it is slow
     made.put((b"k", None), (b"x", b"3"))
     made.partition.flush()
     made.partition.fold(purge_before_us=1)
     assert made.partition.purge_seq == 2
-    made.rounds.window_bytes = 1 << 30
+    made.rounds.set_window(1 << 30)
     assert made.read() == [ENDED]
     assert made.held().end.reason is EndReason.PURGED
     assert made.held().state == {b"k": b"1"}
@@ -201,7 +201,7 @@ def test_hazard_12_a_purge_of_what_a_stream_holds_in_memory_ends_it_when_it_lets
     made.put((b"k", b"1"))
     made.open()
     made.read()
-    made.rounds.window_bytes = 1
+    made.rounds.set_window(1)
     made.put((b"y", b"2"), (b"k", None), (b"x", b"4"))
     made.rounds.credit(made.consumer.read())
     assert made.held().seq == 2
@@ -252,11 +252,11 @@ def test_hazard_12_a_second_purge_concerns_who_has_filled_up_to_below_it(made):
     made.partition.flush()
     made.open()
     made.read()
-    made.rounds.window_bytes = 0
+    made.rounds.set_window(0)
     made.put((b"k", None))
     made.partition.flush()
     made.partition.fold(purge_before_us=1)
-    made.rounds.window_bytes = 1 << 30
+    made.rounds.set_window(1 << 30)
     made.read()
     assert made.held().end.reason is EndReason.PURGED
 
@@ -282,13 +282,13 @@ def test_a_barrier_waits_for_the_end_of_a_deduplicated_run(made):
     came = []
     made.consumer.on_returned = lambda frame: came.append((frame.opcode, bytes(frame.body), made.held().state[b"k"]))
     made.put((b"k", b"1"), (b"x", bytes(300)))
-    made.rounds.window_bytes = 0
+    made.rounds.set_window(0)
     made.open()
     made.rounds.barriers.add(b"cookie")
     made.put((b"y", bytes(300)), (b"k", b"4"))
     made.partition.flush()
     assert made.partition.fold().blocks > 1
-    made.rounds.window_bytes = 1 << 30
+    made.rounds.set_window(1 << 30)
     made.read()
     assert came == [(Opcode.BARRIER_REACHED, b"cookie", b"4")]
 

@@ -56,7 +56,8 @@ class OneSide:
             (s.id, s.delivered_seq, s.sent_seq, s.snapshot_after, s.snapshot_last, s.has_news, s.all_sent)
             for s in (slot.stream for slot in made.slots.values())
         ]
-        counts = made.round_number, made.outstanding_bytes, made.sent_blocks, made.sent_bytes, made.turns_given
+        window = made.window
+        counts = made.round_number, window.outstanding_bytes, window.sent_blocks, window.sent_bytes, made.turns_given
         return counts, made.has_news, made.waits_for_credit, self.notified, slots, streams
 
     def write(self, partition, rows, value_bytes, producer_id):

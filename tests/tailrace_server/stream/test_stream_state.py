@@ -67,12 +67,12 @@ def bring_to(state, made):
 
 def _send_half(made, monkeypatch=None):
     made.put(*ROWS)
-    made.rounds.window_bytes = 1
+    made.rounds.set_window(1)
     made.consumer.read()
 
 
 def _send_all(made, monkeypatch):
-    made.rounds.window_bytes = 1 << 30
+    made.rounds.set_window(1 << 30)
     made.consumer.read()
 
 

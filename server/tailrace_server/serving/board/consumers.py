@@ -58,7 +58,7 @@ def _of_connection(connection: Any, now: float) -> dict[str, Any]:
         return {"peer": "", "uncredited_bytes": 0, "backlog_bytes": 0, "age_s": None, "barriers": 0}
     return {
         "peer": connection.transport.peer,
-        "uncredited_bytes": connection.rounds.outstanding_bytes,
+        "uncredited_bytes": connection.rounds.window.outstanding_bytes,
         "backlog_bytes": connection.transport.backlog_bytes,
         "age_s": now - connection.opened_at,
         "barriers": len(connection.rounds.barriers),

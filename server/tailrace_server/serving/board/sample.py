@@ -95,7 +95,7 @@ class ConsumerSums:
         self.tells = False
         self.lag = Lag()
         self.streams = self.sent = self.visible = self.high = self.unhandled = 0
-        self.credited: int = 0 if connection is None else connection.rounds.credited_bytes
+        self.credited: int = 0 if connection is None else connection.rounds.window.credited_bytes
 
     def add_stopped(self, partition: Partition, seq: int, rows: FirstRows) -> None:
         """Adds a partition that the consumer had handled up to ``seq``."""
@@ -175,7 +175,7 @@ class Sample:
     def _connection(self, connection: Any) -> Iterator[None]:
         rounds = connection.rounds
         self.connections += 1
-        self._sent_bytes += rounds.sent_bytes
+        self._sent_bytes += rounds.window.sent_bytes
         yield
         if connection.replica is not None:
             return
@@ -190,7 +190,7 @@ class Sample:
             if sums is not None:
                 sums.add(slot.stream, self._rows)
             yield
-        for mark in list(rounds.unhandled.marks()):
+        for mark in list(rounds.window.unhandled.marks()):
             found = by_feed.get(mark.partition.feed_id)
             if found is not None:
                 found.unhandled += mark.mutations

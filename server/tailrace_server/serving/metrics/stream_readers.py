@@ -41,17 +41,17 @@ class StreamSums:
         traffic = self._node.traffic
         self._sent_blocks, self._sent_bytes = traffic.ended_sent_blocks, traffic.ended_sent_bytes
         for connection in self._node.connections:
-            rounds = connection.rounds
+            rounds, window = connection.rounds, connection.rounds.window
             if connection.is_of_node:
                 self._nodes += 1
             else:
                 self._clients += 1
             self._slow += connection.stuck_seconds(now) >= slow_after_s
             self._backlog += connection.transport.backlog_bytes
-            self._uncredited += rounds.outstanding_bytes
+            self._uncredited += window.outstanding_bytes
             self._barriers += len(rounds.barriers)
-            self._sent_blocks += rounds.sent_blocks
-            self._sent_bytes += rounds.sent_bytes
+            self._sent_blocks += window.sent_blocks
+            self._sent_bytes += window.sent_bytes
             if connection.replica is None:
                 self._of_consumers += len(rounds.slots)
                 yield from self._consumer(connection)
@@ -69,7 +69,7 @@ class StreamSums:
         for slot in list(rounds.slots.values()):
             self._not_sent(self._lag(name, slot.stream.partition.feed_id), slot.stream)
             yield
-        for mark in list(rounds.unhandled.marks()):
+        for mark in list(rounds.window.unhandled.marks()):
             lag = self._lags.get((name, mark.partition.feed_id))
             if lag is not None:  # else its streams have ended
                 lag.add(mutations=mark.mutations)

@@ -117,7 +117,7 @@ async def test_the_lag_of_a_consumer_that_stopped_grows(feed, scraped, running, 
 
 async def until_sent(running, blocks):
     def sent():
-        return sum(connection.rounds.sent_blocks for connection in running.node.connections) >= blocks
+        return sum(connection.rounds.window.sent_blocks for connection in running.node.connections) >= blocks
 
     await until(sent)
 

@@ -147,5 +147,5 @@ async def test_a_door_is_shut_in_the_face_of_who_does_not_read(running, handshak
     async with ws_listener(running.node.handle, running.node, ("127.0.0.1", 0)) as address:
         open_page.address = address
         stream = await open_page.raw(handshake)
-        await ended(lambda: any(c.rounds.window_full for c in running.node.connections))
+        await ended(lambda: any(c.rounds.window.is_full for c in running.node.connections))
     await stream.aclose()

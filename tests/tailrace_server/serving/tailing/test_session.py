@@ -215,10 +215,10 @@ async def test_a_page_that_does_not_answer_pings_is_dropped(open_page, handshake
 async def test_a_page_that_does_not_read_costs_a_window(open_page, handshake, fill_feed, feed, running, ended):
     await fill_feed(feed, 600)
     async with await open_page.raw(handshake):
-        await ended(lambda: any(c.rounds.window_full for c in running.node.connections))
+        await ended(lambda: any(c.rounds.window.is_full for c in running.node.connections))
         await trio.testing.wait_all_tasks_blocked(0.1)
         [connection] = [c for c in running.node.connections if c.name.startswith("websocket")]
-        assert connection.rounds.outstanding_bytes <= WINDOW_BYTES + 1024 * 1024
+        assert connection.rounds.window.outstanding_bytes <= WINDOW_BYTES + 1024 * 1024
         assert connection.transport.backlog_bytes <= WINDOW_BYTES
 
 
@@ -274,7 +274,8 @@ async def at_rest(node):
     while still < 50:
         await trio.sleep(0.01)
         [connection] = pages_of(node) or [None]
-        now = -1 if connection is None else connection.rounds.credited_bytes + connection.rounds.outstanding_bytes
+        window = connection and connection.rounds.window
+        now = -1 if window is None else window.credited_bytes + window.outstanding_bytes
         still = still + 1 if now == sent > 0 else 0
         sent = now
 
@@ -319,7 +320,7 @@ async def test_a_page_that_does_not_read_is_dropped_after_a_while(
     monkeypatch.setattr(session_module, "SEND_SECONDS_MAX", 0.1)
     await fill_feed(feed, 600)
     async with await open_page.raw(handshake):
-        await ended(lambda: any(c.rounds.window_full for c in running.node.connections))
+        await ended(lambda: any(c.rounds.window.is_full for c in running.node.connections))
         await ended(lambda: not any(c.name.startswith("websocket") for c in running.node.connections))
 
 
