@@ -21,6 +21,7 @@ from tailrace_server.feeds.feed import creation_to_bytes
 from tailrace_server.host.disk import TEMPORARY
 from tailrace_server.manifest import producers_to_json
 from tailrace_server.node.start import recover
+from tailrace_server.partition.newest_row import newest_row
 from tailrace_server.partition.replica_apply import apply_block, apply_producers, follow_log
 from tailrace_server.runtime.host import Host
 from tailrace_server.segment import NO_BASE, SegmentIdentity, SegmentWriter
@@ -325,7 +326,7 @@ class Follower:
             state[row.key] = (seq, row.timestamp, row.value)
         partition.keys.catch_up(partition.tree, lambda: False)
         for key in KEYS:
-            found = partition.find(key)
+            found = newest_row(partition, key)
             assert (None if found is None else tuple(found)) == state.get(key), f"{key!r} of seq {partition.high_seq}"
 
     def check_producers(self):

@@ -8,6 +8,7 @@ import os
 from tailrace.model import Level
 from tailrace_server.feeds.feed import info_from_json
 from tailrace_server.manifest import ManifestStore, invariants
+from tailrace_server.partition.newest_row import newest_row
 from tailrace_server.segment import SegmentDamaged
 
 from .consumers import Consumer
@@ -90,7 +91,7 @@ def _check_gets(partition, told):
     state = told.state_at(partition.high_seq)
     kept = partition.trim_seq
     for key in {row.key for row in told.rows} | {b"nobody"}:
-        found = partition.find(key)
+        found = newest_row(partition, key)
         row = state.get(key)
         if found is not None and found.value is None:
             found = None
@@ -108,7 +109,7 @@ def _check_damaged(engine, partition, told):
     partition.keys.catch_up(partition.tree, lambda: False)
     for key in {row.key for row in told.rows}:
         try:
-            found = partition.find(key)
+            found = newest_row(partition, key)
         except SegmentDamaged:
             continue
         value = None if found is None else found.value

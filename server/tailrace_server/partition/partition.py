@@ -5,6 +5,7 @@
     append ──> journal, tree ── durable_through (after the fsync) ──> streams ── install (a segment has it) ──> chain
 
 Journaled first, a producer's blocks come by writing.py, the leader's by replica_apply.py, a publish's by published.py.
+newest_row.py looks keys up.
 
     seqs   1 ............ flushed_seq ............ durable_seq ....... high_seq
            [ chain: segments        ] [ tree: the write queue                 ]
@@ -18,18 +19,14 @@ import numpy as np
 import numpy.typing as npt
 
 from tailrace.block import Block
-from tailrace.errors import UnknownFeed
 from tailrace.model import Level, Version, VersionRange
 from tailrace.model.failover import FailoverLog
-from tailrace.model.hashing import key_hash
-from tailrace.segment.file import Kept
-from tailrace_server.blocks import FoundRow
 from tailrace_server.manifest import Manifest
 from tailrace_server.partition.chain import Chain, LostSegment
 from tailrace_server.partition.pushes import PushState
 from tailrace_server.partition.visibility import end_at
 from tailrace_server.partition.watchers import Watchers
-from tailrace_server.segment import Read, SegmentDamaged, SegmentFile
+from tailrace_server.segment import SegmentDamaged
 from tailrace_server.state.expected import Expected
 from tailrace_server.state.journal_references import JournalReferences
 from tailrace_server.state.last_batches import LastBatch, LastBatches
@@ -38,7 +35,6 @@ from tailrace_server.state.producer_columns import ProducerResults
 from tailrace_server.state.producers import ProducerTable
 from tailrace_server.state.published_batches import PublishedBatch, PublishedBatches
 from tailrace_server.tree.key_index import KeyIndex
-from tailrace_server.tree.open_blocks import OpenBlocks
 from tailrace_server.tree.tree import Tree
 
 # As globals: an attribute of an Enum is slow to read, and each write needs them.
@@ -151,27 +147,6 @@ class Partition:
     def version_of(self, seq: int) -> Version:
         """Returns the version of the row at ``seq``."""
         return Version(self.id, self.log.branch_at(seq), seq)
-
-    def find(
-        self,
-        key: bytes,
-        opened: OpenBlocks | None = None,
-        read: Read = SegmentFile.read,
-        kept: Kept | None = None,
-        hash_: int | None = None,
-    ) -> FoundRow | None:
-        """Returns the newest row of ``key``, at any level. ``index_keys`` has to have returned True before.
-
-        ``kept`` has and keeps parts of segments, which are then not read. ``hash_`` is that of the key, if it is known.
-
-        Raises UnknownFeed, SegmentDamaged, and NotCached if ``read`` would have to wait for the disk.
-        """
-        if self.is_dropped:  # during a look-up of many keys
-            raise UnknownFeed(f"feed {self.feed_id.hex()} was dropped")
-        found = self.keys.find(self.tree, key, opened, hash_, kept)
-        if found is not None or not self.chain.segments:
-            return found
-        return self.chain.find(key, key_hash(key) if hash_ is None else hash_, read, kept)
 
     def index_keys(self, out_of_time: Callable[[], bool]) -> bool:
         """Adds the tree's newest blocks to the index by key; False if ``out_of_time()`` ended it: call it again."""

@@ -9,6 +9,7 @@ from tailrace.errors import Forbidden, UnknownFeed
 from tailrace.model import Version, VersionRange
 from tailrace.wire.messages import WriteFlag
 from tailrace_server.partition.conditions import CONDITIONS, holds
+from tailrace_server.partition.newest_row import newest_row
 from tailrace_server.partition.validation import validate_block
 from tailrace_server.segment import Read, SegmentFile
 from tailrace_server.state.producers import ResendVerdict, result_of_resend
@@ -140,6 +141,6 @@ def _append(
 
 def _condition_holds(partition: Partition, block: Block, flags: int, if_version: Version | None, read: Read) -> bool:
     key = block.open_columns().keys()[0]
-    found = partition.find(key, read=read)
+    found = newest_row(partition, key, read=read)
     current = None if found is None or found.value is None else partition.version_of(found.seq)
     return holds(key, current, partition.log, flags, if_version)

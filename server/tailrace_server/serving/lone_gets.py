@@ -19,6 +19,7 @@ from tailrace.model.hashing import key_hash, partition_of_hash
 from tailrace.wire.frames import FRAME_HEADER_BYTES, FRAME_HEADER_FORMAT, SMALL_BODY_BYTES, header_check
 from tailrace.wire.messages import Got, lone_got
 from tailrace.wire.opcodes import Opcode
+from tailrace_server.partition.newest_row import newest_row
 from tailrace_server.partition.partition import Partition
 from tailrace_server.replication.role import Role
 from tailrace_server.segment import NotCached, Reads
@@ -138,7 +139,7 @@ def answer_at_once(
         return False
     began_at, kept = node.turn.now, node.storage.read_cache
     try:
-        found = partition.find(key, None, _NOTHING_LOADED.read, kept, hash_)
+        found = newest_row(partition, key, None, _NOTHING_LOADED.read, kept, hash_)
     except NotCached:
         return False
     value = None if found is None else found.value

@@ -17,6 +17,7 @@ from tailrace.block.arrays import U64, Indices
 from tailrace.block.found import FoundRows
 from tailrace.block.hash_columns import hash_column
 from tailrace.model import Level
+from tailrace_server.partition.newest_row import newest_row
 from tailrace_server.partition.partition import Partition
 from tailrace_server.segment import Reads
 from tailrace_server.serving.got_columns import GotColumns
@@ -96,7 +97,7 @@ class Lookup:
             partition = self._partitions[number]
             if not partition.index_keys(out_of_time):
                 return False
-            found = partition.find(self._keys[number], opened, self._reads.read, self._kept)
+            found = newest_row(partition, self._keys[number], opened, self._reads.read, self._kept)
             self._reads.forget()
             self._take(number, partition, found)
             self._advance()

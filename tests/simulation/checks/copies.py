@@ -11,6 +11,8 @@ from tests.partitions import blocks_of
 from tests.processes.history import Row
 from tests.processes.violation import Violation
 
+from tailrace_server.partition.newest_row import newest_row
+
 from .histories import place_of, short
 
 
@@ -115,7 +117,7 @@ def _check_timestamps(what, history):
 def _check_by_key(what, partition, history):
     partition.keys.catch_up(partition.tree, lambda: False)
     for key, (seq, row) in newest(history).items():
-        found = partition.find(key)
+        found = newest_row(partition, key)
         if found is None:
             if row.value is not None:
                 raise Violation(f"{what}: {key!r} of seq {seq} is not found by its key")

@@ -5,6 +5,8 @@ from __future__ import annotations
 import trio
 from tests.processes.violation import Violation
 
+from tailrace_server.partition.newest_row import newest_row
+
 from ..sizes import EXPIRE_SECONDS
 from .batches import check_last_batch
 from .truth import Truth
@@ -140,7 +142,7 @@ class OneNodeChecks:
         for key in self._world.keys.all_keys():
             partition = partitions[self._world.partition_of(key)]
             partition.keys.catch_up(partition.tree, lambda: False)
-            found = partition.find(key)
+            found = newest_row(partition, key)
             value = None if found is None else found.value
             if value != state.get(key):
                 raise Violation(f"the node finds {value!r} for {key!r}, which is {state.get(key)!r}")

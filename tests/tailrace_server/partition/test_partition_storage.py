@@ -95,7 +95,7 @@ def test_an_index_that_was_level_before_the_flush_says_nothing_of_it(made):
 
 def test_keys_of_one_hash(made, monkeypatch):
     """They are easily made on purpose."""
-    server = ("partition.partition", "tree.key_index", "serving.lookup")
+    server = ("partition.newest_row", "tree.key_index", "serving.lookup")
     for name in ("tailrace.block.encode", *(f"tailrace_server.{module}" for module in server)):
         with contextlib.suppress(AttributeError):
             monkeypatch.setattr(f"{name}.key_hash", lambda key: 7)

@@ -22,10 +22,10 @@ from tailrace.wire.frames import FRAME_GOES_ON, FrameDecoder, encode_frame
 from tailrace.wire.messages import Get, Got, decode_error, lone_get
 from tailrace.wire.opcodes import Opcode
 from tailrace_server.node import node as composition
-from tailrace_server.partition.partition import Partition
+from tailrace_server.partition.newest_row import newest_row
 from tailrace_server.replication.role import Role
 from tailrace_server.segment import NotCached, Reads
-from tailrace_server.serving import lone_gets
+from tailrace_server.serving import lone_gets, lookup
 from tailrace_server.serving.lone_gets import read_get
 
 FEED_ID = bytes(range(16))
@@ -188,15 +188,16 @@ async def test_errors_are_told_by_the_general_way(node, greeted, feed_id, taken,
 
 async def test_a_row_that_is_not_in_memory_is_left_to_the_general_way(feed, taken, monkeypatch):
     await feed.put(KEY, b"value")
-    find, opened_by = Partition.find, []
+    opened_by = []
 
-    def missing_at_first(self, key, opened=None, *rest):
+    def missing_at_first(partition, key, opened=None, *rest):
         opened_by.append(opened)
         if opened is None:
             raise NotCached(Reads(), mock.Mock(path="1.seg"), 0, 1)
-        return find(self, key, opened, *rest)
+        return newest_row(partition, key, opened, *rest)
 
-    monkeypatch.setattr(Partition, "find", missing_at_first)
+    for module in (lone_gets, lookup):
+        monkeypatch.setattr(module, "newest_row", missing_at_first)
     assert (await feed.get(KEY)).value == b"value"
     assert taken[0][0] == 0
     assert opened_by[:2] == [None, None], "by the short way, and before a task is begun"
