@@ -12,7 +12,7 @@ from tests.golden.recording import THERE
 from tests.golden.replay import UNTIMED, Substitution, differences
 
 from tailrace.link.address import Address
-from tailrace.trio.transport import connect_tcp
+from tailrace.trio.tcp import connect_tcp
 from tailrace.wire.frames import FrameDecoder, encode_frame
 from tailrace.wire.opcodes import Opcode
 

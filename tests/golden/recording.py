@@ -9,7 +9,7 @@ from typing import NamedTuple
 from tests.golden.archive import HERE
 from tests.golden.meaning import CODECS, meaning_of
 
-from tailrace.trio.transport import connect_tcp
+from tailrace.trio.tcp import connect_tcp
 from tailrace.wire.frames import FrameDecoder, encode_frame
 from tailrace.wire.opcodes import Opcode
 

@@ -14,7 +14,7 @@ from tailrace import Mutations, Put
 from tailrace.indexes import MemoryIndex
 from tailrace.trio.client import Client
 from tailrace.trio.host import Host
-from tailrace.trio.transport import connect_tcp
+from tailrace.trio.tcp import connect_tcp
 
 POLLS_MAX = 3_000  # of 10 ms: a node that is there answers within a few of them
 

@@ -25,6 +25,7 @@ OWN_FILES = {
     "trio": {
         *(
             "transport",
+            "tcp",
             "file_part",
             "listener",
             "ready_sockets",

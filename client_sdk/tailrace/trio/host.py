@@ -14,7 +14,8 @@ from functools import partial
 from typing import Any, Protocol, TypeVar
 
 from tailrace.link.secret import new_session
-from tailrace.trio.transport import Connect, connect_tcp
+from tailrace.trio.tcp import connect_tcp
+from tailrace.trio.transport import Connect
 from tailrace.trio.worker_thread import WorkerThread
 
 T = TypeVar("T")

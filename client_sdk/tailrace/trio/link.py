@@ -15,7 +15,8 @@ from tailrace.link.rules import TICK_SECONDS, Silence, tick_seconds
 from tailrace.requests.lone_calls import LoneCall
 from tailrace.requests.session import RequestSession
 from tailrace.trio.lending import Lender
-from tailrace.trio.transport import Connect, PlacingTransport, Transport, connect_tcp, receive_each
+from tailrace.trio.tcp import connect_tcp
+from tailrace.trio.transport import Connect, PlacingTransport, Transport, receive_each
 from tailrace.trio.watch import keep_looking
 
 

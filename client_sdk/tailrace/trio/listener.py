@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable
 
 import trio
 
-from tailrace.trio.transport import TcpTransport, take_socket
+from tailrace.trio.tcp import TcpTransport, take_socket
 
 
 def _accepted(sock: socket.socket) -> TcpTransport | None:

@@ -12,7 +12,8 @@ from tailrace.errors import ProtocolError, Unreachable
 from tailrace.link.address import Address
 from tailrace.link.finder import check_cluster
 from tailrace.link.rules import SILENT_INTERVALS_MAX
-from tailrace.trio.transport import Connect, Transport, connect_tcp
+from tailrace.trio.tcp import connect_tcp
+from tailrace.trio.transport import Connect, Transport
 from tailrace.wire.bodies import decode_json, encode_json
 from tailrace.wire.frames import FrameDecoder, encode_frame
 from tailrace.wire.messages import Hello, HelloOk, decode_error

@@ -18,8 +18,9 @@ from tailrace.errors import ProtocolError
 from tailrace.link.address import Address
 from tailrace.trio.listener import TcpListener, listen_tcp
 from tailrace.trio.ready_sockets import ready_sockets
+from tailrace.trio.tcp import connect_tcp
 from tailrace.trio.tls import NotTls, accept_tls, connect_tls
-from tailrace.trio.transport import Transport, connect_tcp
+from tailrace.trio.transport import Transport
 from tailrace.wire.messages import encode_error
 from tailrace_server.config import Limits
 from tailrace_server.host.greetings import Greetings

@@ -7,7 +7,7 @@ import tailrace
 from tailrace.errors import ProtocolError
 from tailrace.trio.client import Client
 from tailrace.trio.host import Host
-from tailrace.trio.transport import connect_tcp
+from tailrace.trio.tcp import connect_tcp
 
 
 async def test_feeds(client):

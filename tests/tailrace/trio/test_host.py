@@ -10,7 +10,7 @@ import tailrace
 from tailrace.indexes import MemoryIndex
 from tailrace.requests.lane import Lanes, random_producer_id
 from tailrace.trio.host import Host
-from tailrace.trio.transport import connect_tcp
+from tailrace.trio.tcp import connect_tcp
 
 
 class Inline:

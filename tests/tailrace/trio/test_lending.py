@@ -28,7 +28,7 @@ from tailrace.wire.frames import FrameDecoder
 from tailrace.wire.messages import Get, HelloOk, Write, Written, lone_got
 from tailrace.wire.opcodes import Opcode
 
-from .test_transport import Receiving, Taker, pair  # noqa: F401 - pair is a fixture
+from .test_tcp import Receiving, Taker, pair  # noqa: F401 - pair is a fixture
 
 needs_epoll = pytest.mark.skipif(not HAS_EPOLL, reason="a socket is lent out of the set of ready ones")
 

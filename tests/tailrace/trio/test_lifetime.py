@@ -12,7 +12,7 @@ from tailrace.testing.ports import free_port
 from tailrace.trio.client import Client
 from tailrace.trio.host import Host
 from tailrace.trio.lifetime import Lifetime
-from tailrace.trio.transport import connect_tcp
+from tailrace.trio.tcp import connect_tcp
 
 
 class BodyError(Exception):

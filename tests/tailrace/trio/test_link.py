@@ -15,7 +15,7 @@ from tailrace.model import Level
 from tailrace.trio.client import Client
 from tailrace.trio.host import Host
 from tailrace.trio.link import RequestLink
-from tailrace.trio.transport import connect_tcp
+from tailrace.trio.tcp import connect_tcp
 from tailrace.wire.messages import Get
 from tailrace_server.serving import connection as connection_module
 

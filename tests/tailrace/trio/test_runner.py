@@ -7,7 +7,7 @@ import tailrace
 from tailrace.errors import Unreachable
 from tailrace.requests.plan import AskLeader
 from tailrace.trio.host import Host
-from tailrace.trio.transport import connect_tcp
+from tailrace.trio.tcp import connect_tcp
 
 
 async def test_a_call_that_asks_the_leader_ends_at_its_own_time(running):

@@ -13,7 +13,7 @@ from tailrace.link.placing import PLACED_BYTES_MIN
 from tailrace.model.failover import FailoverLog
 from tailrace.model.hashing import key_hash, partition_of_hash
 from tailrace.trio.stream import NOW_BYTES_MAX
-from tailrace.trio.transport import TcpTransport
+from tailrace.trio.tcp import TcpTransport
 from tailrace.wire.frames import encode_frame
 from tailrace.wire.opcodes import Opcode
 from tailrace_server.serving import handlers

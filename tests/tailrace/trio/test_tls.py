@@ -6,15 +6,16 @@ import socket
 
 import pytest
 import trio
-from tests.tailrace.trio.test_transport import arrived, read, tcp_pair
+from tests.tailrace.trio.test_tcp import arrived, read, tcp_pair
 
 from tailrace.errors import ProtocolError, Unreachable
 from tailrace.link.address import Address
 from tailrace.tls.engine import RECORDS_MAX
 from tailrace.trio.file_part import FilePart
 from tailrace.trio.listener import listen_tcp
+from tailrace.trio.tcp import TcpTransport, open_tcp
 from tailrace.trio.tls import SLICE_BYTES, SecureTransport, accept_tls, connect_tls, handshake_seconds, peer_identity
-from tailrace.trio.transport import FileTransport, PlacingTransport, TcpTransport, open_tcp, receive_each
+from tailrace.trio.transport import FileTransport, PlacingTransport, receive_each
 
 WHERE = Address("127.0.0.1", 1)
 

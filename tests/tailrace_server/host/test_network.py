@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from tailrace.errors import ProtocolError, Unreachable
 from tailrace.link.address import Address
 from tailrace.trio.ready_sockets import HAS_EPOLL, ReadySockets
+from tailrace.trio.tcp import connect_tcp, open_tcp
 from tailrace.trio.tls import connect_tls
-from tailrace.trio.transport import connect_tcp, open_tcp
 from tailrace.wire.frames import FrameDecoder
 from tailrace.wire.messages import Hello, decode_error
 from tailrace_server.config import Config, Limits

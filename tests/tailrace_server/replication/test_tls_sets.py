@@ -16,8 +16,8 @@ from tailrace.link.address import Address
 from tailrace.testing.ports import free_ports
 from tailrace.tls import TlsFiles, client_context
 from tailrace.trio.request import ask
+from tailrace.trio.tcp import connect_tcp
 from tailrace.trio.tls import connect_tls
-from tailrace.trio.transport import connect_tcp
 from tailrace.wire.messages import Hello
 from tailrace.wire.opcodes import Opcode
 from tailrace_server.config import Failover, TlsConfig

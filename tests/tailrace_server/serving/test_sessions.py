@@ -9,7 +9,7 @@ from tests.tailrace_server.raw_requests import KEY, block_of, write
 import tailrace
 from tailrace.errors import ProtocolError
 from tailrace.trio.host import Host
-from tailrace.trio.transport import connect_tcp
+from tailrace.trio.tcp import connect_tcp
 from tailrace.wire.frames import encode_frame
 from tailrace.wire.messages import Hello
 from tailrace.wire.opcodes import Opcode
