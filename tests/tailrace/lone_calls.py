@@ -1,13 +1,23 @@
 """What calls by the short way have begun, and nodes that do not answer them at once, for the tests of the shells."""
 
 import contextlib
-import os
-import signal
 import threading
+import time
 
 import pytest
 
+import tailrace
 from tailrace.requests.lone_calls import LoneLookUps, LoneWrites
+
+VALUE = b"v" * 100
+# Keys and values that no put takes, and the error that tells it.
+WRONG_ROWS = (
+    ("k", VALUE, TypeError),
+    (b"", VALUE, ValueError),
+    (b"k" * 5_000, VALUE, tailrace.TooLarge),
+    (b"k", "v", TypeError),
+    (b"k", None, TypeError),
+)
 
 
 def noted(monkeypatch):
@@ -61,11 +71,46 @@ def restarted(node_process, *, in_a_call):
         restart()
         yield
         return
-    os.kill(node_process.pid, signal.SIGSTOP)
-    later = threading.Timer(0.3, restart)
-    later.start()
+    node_process.pause()
+    with later(restart):
+        yield
+
+
+@contextlib.contextmanager
+def answers_late(node_process):
+    """The node says nothing to the first call of the block for a while."""
+    node_process.pause()
+    with later(node_process.proceed):
+        yield
+
+
+@contextlib.contextmanager
+def later(work):
+    """Does some work in another thread while the block waits for it."""
+    timer = threading.Timer(0.3, work)
+    timer.start()
     yield
-    later.join()
+    timer.join()
+
+
+def closed_in_a_call(node_process, client, lone, call):
+    """Closes a client while a call waits in another thread. Returns the text of the call's error."""
+    errors = []
+
+    def wait():
+        try:
+            call()
+        except tailrace.Unreachable as error:
+            errors.append(str(error))
+
+    with node_process.freeze():
+        other = threading.Thread(target=wait)
+        other.start()
+        while not lone:
+            time.sleep(0.001)
+        client.close()
+        other.join()
+    return "".join(errors)
 
 
 @pytest.fixture

@@ -6,7 +6,6 @@ import collections
 import contextlib
 import functools
 import inspect
-import os
 import signal
 import threading
 
@@ -26,16 +25,6 @@ SECONDS_MAX = 120
 # Lines of the SDK that a put runs before it waits for a connection, and some of that wait.
 LINES_OF_A_PUT = 150
 IN_FLIGHT_BYTES = 20_000
-
-
-@contextlib.contextmanager
-def frozen(node):
-    """The node answers nothing in this context."""
-    os.kill(node.pid, signal.SIGSTOP)
-    try:
-        yield
-    finally:
-        os.kill(node.pid, signal.SIGCONT)
 
 
 @contextlib.contextmanager
@@ -74,7 +63,7 @@ def test_rows_of_earlier_calls_survive_an_interrupted_write(feed, node_process, 
     with make(in_flight_bytes=IN_FLIGHT_BYTES) as sender:
         for key in earlier:
             sender.put(key, b"v")
-        with frozen(node_process):
+        with node_process.freeze():
             with interrupted(0.3):
                 sender.write([Put(b"late-%d" % number, bytes(100)) for number in range(5_000)])
             with interrupted(0.1):
@@ -91,7 +80,7 @@ def test_rows_of_earlier_calls_survive_an_interrupted_write(feed, node_process, 
 def test_a_writer_takes_no_more_than_its_bound_from_a_frozen_node(feed, node_process):
     count = 0
     writer = feed.writer(in_flight_bytes=IN_FLIGHT_BYTES)
-    with frozen(node_process), interrupted(0.5):
+    with node_process.freeze(), interrupted(0.5):
         while True:
             writer.put(b"key-%d" % count, bytes(100))
             count += 1
@@ -476,6 +465,6 @@ def test_no_plan_is_left_to_the_collector(feed, node_process, monkeypatch):
     monkeypatch.setattr(WriterCore, "flush", noted(WriterCore.flush))
     with feed.writer() as writer:
         writer.put(b"k", b"v")
-        with frozen(node_process), pytest.raises(tailrace.Unreachable):
+        with node_process.freeze(), pytest.raises(tailrace.Unreachable):
             writer.flush(timeout=0.1)
     assert closed == [True]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import signal
 import socket
 import threading
 import time
@@ -83,8 +82,7 @@ def test_time_out_of_one_call(node_process):
     with blocking.connect(node_process.url) as client:
         feed = client.create_feed("orders")
         feed.put(b"k", b"v")
-        os.kill(node_process.pid, signal.SIGSTOP)
-        try:
+        with node_process.freeze():
             with pytest.raises(tailrace.Unreachable) as caught:
                 feed.put(b"k", b"w", timeout=0.2)
             assert caught.value.outcome == "unknown"
@@ -96,8 +94,6 @@ def test_time_out_of_one_call(node_process):
             writer.put(b"k", b"x")
             with pytest.raises(tailrace.Unreachable, match=r"1 blocks have no answer after 0\.2 s"):
                 writer.flush(timeout=0.2)
-        finally:
-            os.kill(node_process.pid, signal.SIGCONT)
         writer.flush()
         assert feed.get(b"k").value == b"x"
 
@@ -110,12 +106,12 @@ def test_a_program_may_take_its_time_between_two_calls(node_process, contents, m
     with blocking.connect(node_process.url, retry_for=30) as client:
         feed = client.create_feed("orders", partitions=1)
         rows = feed.stage(batch_rows=1) if kind == "stage" else feed.writer(batch_rows=1)
-        os.kill(node_process.pid, signal.SIGSTOP)
+        node_process.pause()
         try:
             rows.put(b"a", b"v")
             paused[0] = 1_000.0
         finally:
-            threading.Timer(0.5, os.kill, (node_process.pid, signal.SIGCONT)).start()
+            threading.Timer(0.5, node_process.proceed).start()
         rows.put(b"b", b"v")
         if kind == "stage":
             feed.publish("sink", 0, [rows.seal()])

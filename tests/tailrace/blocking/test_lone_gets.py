@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import os
-import signal
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from tests.tailrace.lone_calls import noted, restarted
+from tests.tailrace.lone_calls import VALUE, answers_late, closed_in_a_call, noted, restarted
 
 import tailrace
 from tailrace import blocking
 from tailrace.blocking import link as link_module
-
-VALUE = b"v" * 100
 
 
 @pytest.fixture
@@ -90,12 +88,9 @@ def test_an_answer_that_is_late(node_process, lone):
         feed.put(b"k", VALUE)
         for _ in range(3):
             feed.get(b"k")
-        os.kill(node_process.pid, signal.SIGSTOP)
-        resume = threading.Timer(0.3, os.kill, (node_process.pid, signal.SIGCONT))
-        resume.start()
         lone.clear()
-        assert feed.get(b"k").value == VALUE
-        resume.join()
+        with answers_late(node_process):
+            assert feed.get(b"k").value == VALUE
         assert lone == [False]
         for _ in range(3):
             assert feed.get(b"k").value == VALUE
@@ -106,12 +101,8 @@ def test_a_node_that_does_not_answer_is_given_up(node_process):
         feed = client.create_feed("orders", timeout=60)
         feed.put(b"k", VALUE, timeout=60)
         feed.get(b"k", timeout=60)
-        os.kill(node_process.pid, signal.SIGSTOP)
-        try:
-            with pytest.raises(tailrace.Unreachable, match="not answered in time"):
-                feed.get(b"k")
-        finally:
-            os.kill(node_process.pid, signal.SIGCONT)
+        with node_process.freeze(), pytest.raises(tailrace.Unreachable, match="not answered in time"):
+            feed.get(b"k")
         assert feed.get(b"k", timeout=60).value == VALUE
 
 
@@ -128,22 +119,14 @@ def test_a_node_that_ends_and_comes_back(node_process):
 
 def test_threads_share_the_client(warm, lone):
     """Each sees its own writes, whichever of them moves the bytes."""
-    errors = []
 
     def use(name):
-        try:
-            for number in range(150):
-                warm.put(name, b"%d" % number)
-                assert warm.get(name).value == b"%d" % number
-        except BaseException as error:
-            errors.append(error)
+        for number in range(150):
+            warm.put(name, b"%d" % number)
+            assert warm.get(name).value == b"%d" % number
 
-    threads = [threading.Thread(target=use, args=(b"thread %d" % number,)) for number in range(3)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert not errors
+    with ThreadPoolExecutor(3) as pool:
+        list(pool.map(use, [b"thread %d" % number for number in range(3)]))
     assert lone
 
 
@@ -153,7 +136,7 @@ def test_another_thread_is_served_after_a_look_up_alone(node_process, lone):
         feed = client.create_feed("orders")
         feed.put(b"k", VALUE)
         feed.get(b"k")
-        os.kill(node_process.pid, signal.SIGSTOP)
+        node_process.pause()
         found = []
         threads = [threading.Thread(target=lambda: found.append(feed.get(b"k", timeout=60))) for _ in range(3)]
         first = threading.Thread(target=lambda: found.append(feed.get(b"k")))
@@ -162,7 +145,7 @@ def test_another_thread_is_served_after_a_look_up_alone(node_process, lone):
             time.sleep(0.001)
         for thread in threads:
             thread.start()
-        os.kill(node_process.pid, signal.SIGCONT)
+        node_process.proceed()
         for thread in (first, *threads):
             thread.join()
     assert [item.value for item in found] == [VALUE] * 4
@@ -174,23 +157,7 @@ def test_a_client_that_another_thread_closes(node_process, lone):
     feed.put(b"k", VALUE)
     feed.get(b"k")
     lone.clear()
-    os.kill(node_process.pid, signal.SIGSTOP)
-    errors = []
-
-    def look_up():
-        try:
-            feed.get(b"k")
-        except tailrace.Unreachable as error:
-            errors.append(error)
-
-    other = threading.Thread(target=look_up)
-    other.start()
-    while not lone:
-        time.sleep(0.001)
-    client.close()
-    other.join()
-    os.kill(node_process.pid, signal.SIGCONT)
-    assert "closed" in str(errors)
+    assert "closed" in closed_in_a_call(node_process, client, lone, lambda: feed.get(b"k"))
 
 
 def test_the_general_way_looks_around_now_and_then(warm, lone, monkeypatch):

@@ -6,17 +6,14 @@ import contextlib
 import os
 import signal
 import socket
-import threading
-import time
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from tests.tailrace.lone_calls import noted_writes, restarted
+from tests.tailrace.lone_calls import VALUE, WRONG_ROWS, answers_late, closed_in_a_call, noted_writes, restarted
 
 import tailrace
 from tailrace import blocking
 from tailrace.blocking import link as link_module
-
-VALUE = b"v" * 100
 
 
 @pytest.fixture
@@ -58,13 +55,7 @@ def test_unusual_writes_take_the_general_way(client, warm, lone, feed_name):
         warm.delete(b"k", if_version=version)
     assert warm.delete_if_present(b"not there") is None
     client.feed(feed_name).put(b"k", VALUE)
-    for key, value, error in (
-        ("k", VALUE, TypeError),
-        (b"", VALUE, ValueError),
-        (b"k" * 5_000, VALUE, tailrace.TooLarge),
-        (b"k", "v", TypeError),
-        (b"k", None, TypeError),
-    ):
+    for key, value, error in WRONG_ROWS:
         with pytest.raises(error):
             warm.put(key, value)
     with pytest.raises(ValueError, match="level"):
@@ -90,12 +81,9 @@ def test_an_answer_that_is_late(node_process, lone):
         feed = client.create_feed("orders")
         for _ in range(3):
             feed.put(b"k", VALUE)
-        os.kill(node_process.pid, signal.SIGSTOP)
-        resume = threading.Timer(0.3, os.kill, (node_process.pid, signal.SIGCONT))
-        resume.start()
         lone.clear()
-        version = feed.put(b"k", b"late")
-        resume.join()
+        with answers_late(node_process):
+            version = feed.put(b"k", b"late")
         assert lone == [False]
         assert feed.get(b"k") == tailrace.Item(b"k", b"late", version, feed.get(b"k").timestamp)
         while not lone[-1]:
@@ -107,12 +95,8 @@ def test_a_node_that_does_not_answer_is_given_up(node_process, lone):
         feed = client.create_feed("orders", timeout=60)
         for _ in range(3):
             feed.put(b"k", VALUE, timeout=60)
-        os.kill(node_process.pid, signal.SIGSTOP)
-        try:
-            with pytest.raises(tailrace.Unreachable, match="not answered in time") as caught:
-                feed.put(b"k", VALUE)
-        finally:
-            os.kill(node_process.pid, signal.SIGCONT)
+        with node_process.freeze(), pytest.raises(tailrace.Unreachable, match="not answered in time") as caught:
+            feed.put(b"k", VALUE)
         assert caught.value.outcome == "unknown"
         assert lone == [False]
         assert feed.put(b"k", b"later", timeout=60)
@@ -138,25 +122,17 @@ def test_a_node_that_ends_and_comes_back(node_process, lone):
 
 def test_threads_share_the_client(warm, lone):
     """Each sees its own writes in their order, whichever of them moves the bytes."""
-    errors = []
 
     def use(name):
-        try:
-            last = 0
-            for number in range(150):
-                version = warm.put(name, b"%d" % number)
-                assert version.seq > last
-                last = version.seq
-            assert warm.get(name).value == b"149"
-        except BaseException as error:
-            errors.append(error)
+        last = 0
+        for number in range(150):
+            version = warm.put(name, b"%d" % number)
+            assert version.seq > last
+            last = version.seq
+        assert warm.get(name).value == b"149"
 
-    threads = [threading.Thread(target=use, args=(b"thread %d" % number,)) for number in range(3)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert not errors
+    with ThreadPoolExecutor(3) as pool:
+        list(pool.map(use, [b"thread %d" % number for number in range(3)]))
     assert lone
 
 
@@ -166,23 +142,7 @@ def test_a_client_that_another_thread_closes(node_process, lone):
     for _ in range(2):
         feed.put(b"k", VALUE)
     lone.clear()
-    os.kill(node_process.pid, signal.SIGSTOP)
-    errors = []
-
-    def put():
-        try:
-            feed.put(b"k", VALUE)
-        except tailrace.Unreachable as error:
-            errors.append(error)
-
-    other = threading.Thread(target=put)
-    other.start()
-    while not lone:
-        time.sleep(0.001)
-    client.close()
-    other.join()
-    os.kill(node_process.pid, signal.SIGCONT)
-    assert "closed" in str(errors)
+    assert "closed" in closed_in_a_call(node_process, client, lone, lambda: feed.put(b"k", VALUE))
 
 
 @pytest.mark.parametrize("taken", [0, 1, 100])
@@ -240,12 +200,12 @@ def test_an_interrupt_while_it_waits(node_process, lone):
         lone.clear()
 
         def interrupt(*_):
-            os.kill(node_process.pid, signal.SIGCONT)
+            node_process.proceed()
             raise Interrupt
 
         before = signal.signal(signal.SIGALRM, interrupt)
         try:
-            os.kill(node_process.pid, signal.SIGSTOP)
+            node_process.pause()
             signal.setitimer(signal.ITIMER_REAL, 0.05)
             with pytest.raises(Interrupt):
                 feed.put(b"k", b"interrupted")

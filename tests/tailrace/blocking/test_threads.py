@@ -58,15 +58,6 @@ def started(*works):
     return threads
 
 
-@contextlib.contextmanager
-def frozen(node):
-    os.kill(node.pid, signal.SIGSTOP)
-    try:
-        yield
-    finally:
-        os.kill(node.pid, signal.SIGCONT)
-
-
 def test_each_thread_gets_its_own_answers(client, feed):
     def work(number):
         for turn in range(40):
@@ -85,7 +76,7 @@ def test_calls_of_threads_are_under_way_together(node_process):
     with blocking.connect(node_process.url) as client:
         feed = client.create_feed("orders", partitions=1)
         feed.put(b"k", b"v")
-        with frozen(node_process):
+        with node_process.freeze():
             waiting = started(lambda: feed.get(b"k", timeout=60), lambda: feed.get(b"k", timeout=60))
             for _ in range(3):
                 with pytest.raises(Unreachable):
@@ -104,7 +95,7 @@ def test_closing_ends_the_waits_of_all_threads(node_process, connected):
         rows = [Put(b"%d" % number, bytes(100)) for number in range(100)]
         with contextlib.ExitStack() as stack:
             if connected:
-                stack.enter_context(frozen(node_process))
+                stack.enter_context(node_process.freeze())
             else:
                 node_process.kill()
             calls = [lambda: feed.get(b"k"), client.feeds, lambda: writer.write(rows), lambda: stage.write(rows)]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import trio
 import trio.testing
-from tests.tailrace.lone_calls import noted, silent
+from tests.tailrace.lone_calls import VALUE, noted, silent
 
 import tailrace
 from tailrace.trio.lending import LONE_CALLS
@@ -14,8 +14,6 @@ from tailrace.trio.ready_sockets import HAS_EPOLL
 __all__ = ["silent"]
 
 pytestmark = pytest.mark.skipif(not HAS_EPOLL, reason="a socket is lent out of the set of ready ones")
-
-VALUE = b"v" * 100
 
 
 @pytest.fixture

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import trio
 import trio.testing
-from tests.tailrace.lone_calls import noted_writes, silent
+from tests.tailrace.lone_calls import VALUE, WRONG_ROWS, noted_writes, silent
 
 import tailrace
 from tailrace.trio.lending import LONE_CALLS
@@ -14,8 +14,6 @@ from tailrace.trio.ready_sockets import HAS_EPOLL
 __all__ = ["silent"]
 
 pytestmark = pytest.mark.skipif(not HAS_EPOLL, reason="a socket is lent out of the set of ready ones")
-
-VALUE = b"v" * 100
 
 
 @pytest.fixture
@@ -66,13 +64,7 @@ async def test_unusual_writes_take_the_general_way(client, warm, lone):
         for _ in range(3):
             nursery.start_soon(warm.put, b"k", VALUE)
     assert len(lone) <= 1, "of several calls at once, the first one"
-    for key, value, error in (
-        ("k", VALUE, TypeError),
-        (b"", VALUE, ValueError),
-        (b"k" * 5_000, VALUE, tailrace.TooLarge),
-        (b"k", "v", TypeError),
-        (b"k", None, TypeError),
-    ):
+    for key, value, error in WRONG_ROWS:
         with pytest.raises(error):
             await warm.put(key, value)
     with pytest.raises(ValueError, match="level"):

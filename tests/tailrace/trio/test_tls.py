@@ -6,7 +6,7 @@ import socket
 
 import pytest
 import trio
-from tests.tailrace.trio.test_tcp import arrived, read, tcp_pair
+from tests.tailrace.trio.test_tcp import arrived, read, send_more_than_the_kernel_takes, tcp_pair
 
 from tailrace.errors import ProtocolError, Unreachable
 from tailrace.link.address import Address
@@ -69,18 +69,7 @@ async def test_it_is_a_transport(pair):
 
 @pytest.mark.slow
 async def test_more_than_the_kernel_takes_waits_in_order(pair):
-    left, right = pair
-    drained = []
-    left.on_drained = lambda: drained.append(left.backlog_bytes)
-    parts = [os.urandom(100_000) for _ in range(200)]
-    for part in parts[:100]:
-        left.send(part)
-    left.send(*parts[100:])
-    assert left.backlog_bytes > 0
-    assert await read(right, 20_000_000) == b"".join(parts)
-    await trio.testing.wait_all_tasks_blocked()
-    assert left.backlog_bytes == 0
-    assert drained[-1] == 0
+    await send_more_than_the_kernel_takes(*pair)
 
 
 async def test_one_large_send_leaves_the_loop_to_others(pair, monkeypatch):
