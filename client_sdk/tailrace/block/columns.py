@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from tailrace.block.layout import Layout
 
 _TWO_OFFSETS = struct.Struct("<2I")
+# From so many rows on, a column's strings fill enough of an arena that its memory is worth keeping.
+_KEPT_ROWS_MIN = 1_024
 _CHUNK_ROWS = 64  # rows that one Struct takes at once: more gain nothing, and a Struct's size stays bounded
 
 
@@ -182,6 +184,14 @@ class Columns:
         return arrow_batch(self, names, keys_only=keys_only)
 
     def _strings(self, offsets: memoryview, data: memoryview, validity: memoryview | None) -> list[Any]:
+        strings = self._decoded(offsets, data, validity)
+        if self.rows >= _KEPT_ROWS_MIN:
+            from tailrace.block.arenas import keep_arenas  # few programs read so many rows at once
+
+            keep_arenas(strings, len(data))
+        return strings
+
+    def _decoded(self, offsets: memoryview, data: memoryview, validity: memoryview | None) -> list[Any]:
         """Returns a column of byte strings by the fastest way that is there; the three give the same."""
         rows = self.rows
         pa = pyarrow_or_none() if rows > PLAIN_ROWS_MAX else None
