@@ -6,13 +6,15 @@ The node is `tailrace serve` in a process of its own, with its default settings.
 are all in segments, at rest. In each round, in turns, the consumer, a process of its own,
 
 - decodes the blocks of the feed from memory;
+- has the session of a consumer take the bytes of a stream from memory, without a copy;
 - reads the feed through a stream to "now";
 - reads the same blocks from a bare sender: a process that reads them from a file, sums them as a node does, and sends
   them. The consumer receives each block into one buffer and decodes it, which is the least that a socket adds.
 
-All three check each block, and take keys and values as columns, or each row as an object. Rates are by the clock.
+All four check each block, and take keys and values as columns, or each row as an object. Rates are by the clock.
 Processor times are for a row: of the consumer, and of the node or the sender. What the consumer's processor needs for
-its decoding, to what it needs in all, bounds the ratio, if the node is not slower. `cold` has the files dropped from
+its decoding, to what it needs in all, bounds the ratio, if the node is not slower. `both` is the rate with the time of
+the session and what bare sockets add to the decoding: a stream has no less to do. `cold` has the files dropped from
 the page cache before each stream, and the bare sender's file, too. Figures are medians of the rounds, ratios are
 medians of the ratios of the rounds.
 
@@ -43,6 +45,7 @@ import tailrace
 from _replicas.nodes import flush
 from _report import Line, number, show
 from _server import Server, Stolen, at_rest, cpu_seconds_of
+from _session_replay import Recorded
 from tailrace.block import Block
 from tailrace.consuming.events import Mutations
 
@@ -104,8 +107,13 @@ class Found(NamedTuple):
     """Of one round."""
 
     decoding: Way
+    session: Way
     stream: Way
     bare: Way
+
+    def both_rate(self) -> float:
+        """Returns the rate with the time of the session, and what bare sockets add to the decoding."""
+        return 1 / (1 / self.session.rate + max(1 / self.bare.rate - 1 / self.decoding.rate, 0.0))
 
 
 async def _fill(client: tailrace.Client, server: Server, case: Case, rows: int) -> None:
@@ -166,6 +174,13 @@ async def _stream(client: tailrace.Client, feed: str, way: str) -> dict[str, flo
     return {"rows": rows, "seconds": time.perf_counter() - began, "cpu": time.process_time() - used}
 
 
+def _session(recorded: Recorded, way: str) -> dict[str, float]:
+    """Takes the bytes of a stream by a session, without a socket."""
+    used, began = time.process_time(), time.perf_counter()
+    rows = recorded.consume(_TAKE[way])
+    return {"rows": rows, "seconds": time.perf_counter() - began, "cpu": time.process_time() - used}
+
+
 def _bare(blocks: list[bytes], path: Path, way: str) -> dict[str, float]:
     """Receives the blocks from a bare sender into one buffer, and decodes them there."""
     take, rows = _TAKE[way], 0
@@ -197,11 +212,13 @@ async def _consume(address: str, path: Path) -> None:
             command, *arguments = line.split()
             gc.collect()
             if command == "load":
-                blocks = await _blocks(client, arguments[0])
+                blocks, recorded = await _blocks(client, arguments[0]), await Recorded.of(client, arguments[0])
                 await trio.Path(path).write_bytes(b"".join(blocks))
                 answer: dict[str, float] = {"blocks": len(blocks), "bytes": sum(map(len, blocks))}
             elif command == "decode":
                 answer = _decode(blocks, arguments[0])
+            elif command == "session":
+                answer = _session(recorded, arguments[0])
             elif command == "bare":
                 answer = _bare(blocks, path, arguments[0])
             else:
@@ -245,7 +262,7 @@ def _drop_files(folder: Path) -> None:
 
 
 def _round(consumer: Consumer, server: Server, case: Case, way: str) -> Found:
-    decoded = consumer.ask("decode", way)
+    decoded, taken = consumer.ask("decode", way), consumer.ask("session", way)
     if case.is_cold:
         _drop_files(server.folder)
     before = cpu_seconds_of(server.process.pid)
@@ -255,8 +272,8 @@ def _round(consumer: Consumer, server: Server, case: Case, way: str) -> Found:
         _drop_files(server.folder)
     bare = consumer.ask("bare", way)
     rows = streamed["rows"]
-    assert rows == decoded["rows"] == bare["rows"], f"{decoded}, {streamed}, {bare}"
-    return Found(_way(decoded, 0.0), _way(streamed, used), _way(bare, bare["sender"]))
+    assert rows == decoded["rows"] == taken["rows"] == bare["rows"], f"{decoded}, {taken}, {streamed}, {bare}"
+    return Found(_way(decoded, 0.0), _way(taken, 0.0), _way(streamed, used), _way(bare, bare["sender"]))
 
 
 def _way(answer: dict[str, float], sender_s: float) -> Way:
@@ -289,6 +306,10 @@ def _ratio(found: list[Found], one: str, other: str) -> float:
     return median(getattr(each, one).rate / getattr(each, other).rate for each in found)
 
 
+def _share_of_both(found: list[Found]) -> float:
+    return median(each.stream.rate / each.both_rate() for each in found)
+
+
 def _of(found: list[Found], way: str) -> Way:
     return Way(*map(median, zip(*(getattr(each, way) for each in found), strict=True)))
 
@@ -301,6 +322,7 @@ def _lines(figures: Figures) -> list[Line]:
             lines.append(Line(f"{name}: {label}", _of(found, what).rate, "rows/s"))
         lines.append(Line(f"{name}: stream / decoding", _ratio(found, "stream", "decoding"), least=case.target))
         lines.append(Line(f"{name}: stream / bare sockets", _ratio(found, "stream", "bare")))
+        lines.append(Line(f"{name}: stream / both", _share_of_both(found)))
         for what, label in _LABELS.items():
             lines.append(Line(f"{name}: {label}, the consumer's processor", _of(found, what).consumer_ns, "ns a row"))
         lines.append(Line(f"{name}: the node's processor", _of(found, "stream").sender_ns, "ns a row"))
@@ -308,9 +330,14 @@ def _lines(figures: Figures) -> list[Line]:
     return lines
 
 
-_LABELS = {"decoding": "decoding alone", "stream": "stream", "bare": "bare sockets and decoding"}
-_HEAD = ("million rows/s", "decoding alone", "stream", "bare sockets", "stream / decoding", "stream / bare")
-_HEAD_PROCESSOR = ("processor, ns a row", "decoding", "stream", "bare sockets", "the node", "bare sender")
+_LABELS = {
+    "decoding": "decoding alone",
+    "session": "session",
+    "bare": "bare sockets",
+    "stream": "stream",
+}
+_HEAD = ("million rows/s", *_LABELS.values(), "stream / decoding", "/ bare", "/ both")
+_HEAD_PROCESSOR = ("processor, ns a row", *_LABELS.values(), "the node", "bare sender")
 
 
 def write_readme(figures: Figures, setting: str) -> None:
@@ -318,10 +345,10 @@ def write_readme(figures: Figures, setting: str) -> None:
     rates, processors = [], []
     for (case, way), found in figures.items():
         ways = [_of(found, what) for what in _LABELS]
-        ratios = [_ratio(found, "stream", other) for other in ("decoding", "bare")]
+        ratios = [*(_ratio(found, "stream", other) for other in ("decoding", "bare")), _share_of_both(found)]
         name = f"{case.name}, by {way}"
         rates.append((name, *(f"{each.rate / 1e6:.2f}" for each in ways), *(f"{ratio:.2f}" for ratio in ratios)))
-        senders = (ways[1].sender_ns, ways[2].sender_ns)
+        senders = [_of(found, what).sender_ns for what in ("stream", "bare")]
         processors.append((name, *(number(each.consumer_ns) for each in ways), *map(number, senders)))
     text = [BEGIN, "", setting, "", *_table(_HEAD, rates), "", *_table(_HEAD_PROCESSOR, processors), "", END]
     before, _, rest = README.read_text().partition(BEGIN)
