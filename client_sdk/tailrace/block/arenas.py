@@ -25,7 +25,7 @@ _kept: collections.deque[object] = collections.deque(maxlen=ARENAS_MAX)
 
 
 def keep_arenas(strings: list[bytes | None], nbytes: int) -> None:
-    """Keeps some of the strings, so that about two are in each arena that these take; those of earlier columns go.
+    """Keeps short ones of the strings, about two in each arena that these take; those of earlier columns go.
 
     Any thread may call it.
 
@@ -35,4 +35,6 @@ def keep_arenas(strings: list[bytes | None], nbytes: int) -> None:
     """
     string_bytes = nbytes // len(strings) + STRING_BYTES
     if string_bytes <= SMALL_BYTES_MAX:
-        _kept.extend(strings[:: ARENA_BYTES // 2 // string_bytes])
+        some = strings[:: ARENA_BYTES // 2 // string_bytes]
+        # A column of short strings may have a few long ones, which are in no arena, and would stay for long.
+        _kept.extend([string for string in some if string and len(string) + STRING_BYTES <= SMALL_BYTES_MAX])

@@ -67,6 +67,12 @@ def test_strings_in_memory_of_their_own_are_not_kept(kept):
     assert not kept
 
 
-def test_empty_strings_can_be_kept(kept):
-    keep_arenas([b""] * 5_000, 0)
-    assert list(kept) == [b""]
+def test_a_long_string_of_a_column_of_short_ones_is_not_kept(kept):
+    strings = [bytes(1_000_000), *[b"short"] * 39_999]
+    keep_arenas(strings, sum(map(len, strings)))
+    assert set(kept) == {b"short"}
+
+
+def test_neither_deleted_nor_empty_values_are_kept(kept):
+    keep_arenas([None] * 2_500 + [b""] * 2_500, 0)
+    assert not kept
