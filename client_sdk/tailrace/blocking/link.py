@@ -135,7 +135,8 @@ class BlockingLink:
                 if sock is not None:
                     self._do(self._send, sock)
             if not moves:
-                turn.acquire(timeout=wait_s)
+                if mover.locked():  # else it has ended meanwhile, and may not have seen that this thread waits
+                    turn.acquire(timeout=wait_s)
                 self._expire()
             elif sock is None:
                 self._connect(wait_s)
