@@ -131,9 +131,11 @@ class BlockingLink:
                     self._send_beside_mover()
                     turn.acquire(blocking=False)
                     self._waiting[turn] = done
-                sock = self._sock if moves else None
+                sock, heard_at = self._sock if moves else None, self.heard_at
                 if sock is not None:
                     self._do(self._send, sock)
+                    if self.heard_at != heard_at and done():  # after a pause it has read before it has sent
+                        return True
             if not moves:
                 if mover.locked():  # else it has ended meanwhile, and may not have seen that this thread waits
                     turn.acquire(timeout=wait_s)

@@ -1,10 +1,11 @@
-"""Threads that wait beside a lone call: each is woken by what ends its wait, and not only by the next tick."""
+"""Each wait ends by what it waits for, and not only by the next tick: beside other threads, and after a pause."""
 
 from __future__ import annotations
 
 import select
 import socket
 import threading
+import time
 from types import SimpleNamespace
 
 import pytest
@@ -61,6 +62,7 @@ def ends(monkeypatch):
         link._sock = link._plain = near
         link._poll.register(near, select.POLLIN)
         link._looks_at = float("inf")
+        link._moved_at = time.monotonic()
         yield link, far
 
 
@@ -95,3 +97,11 @@ def test_a_mover_that_ends_before_another_thread_waits(ends, monkeypatch):
     [other] = started(lambda: link.run_until(lambda: b"o" in link._session.heard, None))
     far.send(b"o")
     assert other.ended()
+
+
+def test_bytes_that_have_come_in_a_pause_end_a_wait(ends):
+    link, far = ends
+    link._moved_at = 0.0
+    far.send(b"p")
+    [thread] = started(lambda: link.run_until(lambda: b"p" in link._session.heard, None))
+    assert thread.ended()
