@@ -28,7 +28,7 @@ class NamedStreams(PartitionStreams):
         """Adds a partition that begins at a stored position, with the ring of an index. It is asked for at once."""
         assert self._make is not None, "`begin` comes first"
         self.handled[id] = position
-        self._partitions[id] = self._waiting[id] = self._make(id, position, ring)
+        self._partitions[id] = self._waiting[id] = self._unanswered[id] = self._make(id, position, ring)
 
     def has(self, id: int) -> bool:
         """Tells whether a partition is read."""
@@ -46,6 +46,7 @@ class NamedStreams(PartitionStreams):
         self.rollbacks.abandon(partition)
         self.catch_up.abandon(partition)
         self._waiting.pop(id, None)
+        self._unanswered.pop(id, None)
         self._traces.pop(partition.stream_id, None)
 
     def forget_handled(self, ids: Iterable[int]) -> None:

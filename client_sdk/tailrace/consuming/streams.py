@@ -26,6 +26,7 @@ from tailrace.consuming.ring import RINGS_BYTES_MAX, Ring, RingChange
 from tailrace.consuming.rollbacks import Given, Queued, Rollbacks
 from tailrace.consuming.stream_ends import StreamEnds
 from tailrace.consuming.subscription import Subscription, stream_request, subscribed_partition
+from tailrace.consuming.unanswered import NOT_AGREED, Unanswered
 from tailrace.errors import DataGone, NotLeader, ProtocolError, Retryable, TailraceError
 from tailrace.link.backoff import backoff_seconds
 from tailrace.link.sparing import Sparing
@@ -42,7 +43,6 @@ log = logging.getLogger("tailrace.client")
 # Each barrier compares all partitions with this, so the loop over them runs in C.
 _OPEN = frozenset((ConsumerState.OPEN, ConsumerState.IN_SNAPSHOT, ConsumerState.ENDED))
 _state = attrgetter("state")
-_NOT_AGREED = (ConsumerState.WAITING, ConsumerState.REQUESTED)
 
 # The contexts kept for the next block of a stream. A node sends no more of one block.
 TRACES_MAX = 16
@@ -94,6 +94,7 @@ class PartitionStreams:
         # MEASURING is in ``_by_stream``, under its ``stream_id``.
         self._by_stream: dict[int, ConsumedPartition] = {}
         self._waiting: dict[int, ConsumedPartition] = {}
+        self._unanswered = Unanswered()  # a partition is added to both
         self._ids = itertools.count(1)  # of this connection's requests
         self._ended = 0  # the number of partitions in ENDED
         self._closing: list[bytes] = []  # the frames that close streams
@@ -139,7 +140,7 @@ class PartitionStreams:
         make = partial(subscribed_partition, subscription, ring_bytes_max=ring_bytes_max)
         self._make = lambda id, stored, ring: make(id, high_seqs[id], now=clock(), stored=stored, ring=ring)
         for id in () if subscription.claim else ids:
-            self._partitions[id] = self._waiting[id] = self._make(id, starts.get(id), None)
+            self._partitions[id] = self._waiting[id] = self._unanswered[id] = self._make(id, starts.get(id), None)
         self.handled.update({id: start for id, start in starts.items() if start.log})
 
     def ids(self, known: Mapping[int, int]) -> list[int]:
@@ -196,14 +197,12 @@ class PartitionStreams:
     @property
     def answered(self) -> bool:
         """True if every partition has an open stream, catches up, is rolled back, or has reached its end."""
-        if not self._partitions or self.catch_up.is_unsure:
-            return False
-        return not any(p.state in _NOT_AGREED for p in self._partitions.values())
+        return bool(self._partitions) and not self.catch_up.is_unsure and not self._unanswered.any()
 
     @property
     def why_not_answered(self) -> str:
         """The reason of the first partition whose stream is not open."""
-        waiting = (p for p in self._partitions.values() if p.state in _NOT_AGREED)
+        waiting = (p for p in self._partitions.values() if p.state in NOT_AGREED)
         return next((f"partition {p.id}: {p.reason}" for p in waiting), "the node has not answered")
 
     @property
@@ -464,7 +463,7 @@ class PartitionStreams:
         self.rollbacks.abandon(partition)
         self.catch_up.abandon(partition)
         partition.wait(reason, self._clock(), retry_at)
-        self._waiting[partition.id] = partition
+        self._waiting[partition.id] = self._unanswered[partition.id] = partition
 
     @property
     def now(self) -> float:

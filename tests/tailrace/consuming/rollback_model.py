@@ -90,9 +90,16 @@ class World(Cluster):
             self.now += 10
             sent = b"".join(self.session.data_to_send())
             self.session.receive_data(talk.answer(sent))
+            self._check_answered()
             idle = 0 if sent else idle + 1
             yield
         raise AssertionError("they never come to an end")
+
+    def _check_answered(self):
+        """The session's look at few partitions says what a look at all of them does."""
+        states = [status.state for status in self.session.status().partitions]
+        is_answered = bool(states) and not {"waiting", "requested"} & set(states)
+        assert self.session.answered == is_answered or (is_answered and self.catch_up != "stream")
 
     def is_behind(self):
         """The session knows that the node is behind it."""
@@ -105,6 +112,7 @@ class World(Cluster):
             if self.is_behind():
                 return False
             while (event := session.next_event()) is not None:
+                self._check_answered()
                 ready = self.jobs.add(event)
                 if isinstance(event, Rollback) or (ready and self.random.random() < 0.7):
                     self._apply()

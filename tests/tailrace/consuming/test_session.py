@@ -9,6 +9,7 @@ from tailrace.block import encode_block
 from tailrace.consuming import session as session_module
 from tailrace.consuming.credit import CREDIT_SECONDS
 from tailrace.consuming.events import Mutations, Rollback, RoundComplete, SnapshotEnd, SnapshotStart
+from tailrace.consuming.partition import ConsumedPartition
 from tailrace.consuming.rollbacks import REFETCHES_MAX
 from tailrace.consuming.session import ConsumerSession, Subscription
 from tailrace.errors import (
@@ -153,6 +154,15 @@ def stored(positions, cluster=CLUSTER, feed=FEED):
 
 
 # Handshake
+
+
+def test_an_event_of_a_feed_with_many_partitions_looks_at_the_state_of_none(monkeypatch):
+    made = talk(high_seqs=(0,) * 1024)
+    looked = []
+    state = property(lambda partition: looked.append(partition))  # which goes before the partition's own
+    monkeypatch.setattr(ConsumedPartition, "state", state, raising=False)
+    assert made.session.answered
+    assert looked == []
 
 
 def test_a_stream_is_asked_for_in_every_partition():
