@@ -180,13 +180,13 @@ class AsyncCalls(Calls):
             return await call(*arguments)
 
 
-def at_each_line(run, trials, handler=keyboard_interrupt, is_here=lambda: True):
+def at_each_line(run, trials, handler=keyboard_interrupt, is_here=lambda: True, path=None, lines_min=300):
     """Calls ``run`` with a signal at one line of the SDK after the other, of those at which ``is_here()``."""
-    with SignalAt(NEVER, is_here=is_here) as never:
+    with SignalAt(NEVER, path=path, is_here=is_here) as never:
         run(never)
-    assert never.lines > 300
+    assert never.lines > lines_min
     for line in some_lines(never.places, trials):
-        signal = SignalAt(line, handler, is_here=is_here)
+        signal = SignalAt(line, handler, path, is_here)
         try:
             run(signal)
         except BaseException as error:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import time
+import weakref
+from typing import Protocol
 
 from tailrace.asyncio.transport import Connect, Transport, closing
 from tailrace.asyncio.waiting import wait_within
@@ -13,6 +15,7 @@ from tailrace.link.address import Address
 from tailrace.link.connection import LinkCore, SendingLink
 from tailrace.link.finder import LOOK_IDLE_SECONDS
 from tailrace.link.rules import TICK_SECONDS, Silence, tick_seconds
+from tailrace.requests.outbox import Outbox
 from tailrace.requests.session import RequestSession
 
 
@@ -23,6 +26,15 @@ async def connect_in_time(link: LinkCore, connect: Connect, address: Address) ->
             return await connect(address)
     except TimeoutError:  # of the line above alone: that of the system is Unreachable already
         raise link.no_answer() from None
+
+
+class Waiting(Protocol):
+    """A reply to a request."""
+
+    finished: bool
+
+    async def wait(self) -> None: ...
+    def done(self, result: None, error: TailraceError) -> None: ...
 
 
 class RequestLink(SendingLink[RequestSession, Transport]):
@@ -37,6 +49,9 @@ class RequestLink(SendingLink[RequestSession, Transport]):
         self._is_gathering = False  # queued rows are to leave after this turn of the loop
         self._is_within_step = False
         self._is_broken = False  # a step was interrupted, and the session may be in disorder
+        # A broken session may have lost requests of these.
+        self._waiting: set[Waiting] = set()
+        self._outboxes: weakref.WeakSet[Outbox] = weakref.WeakSet()
         self._greeted = asyncio.Event()  # on the present connection
         self.opened = asyncio.Event()
 
@@ -45,21 +60,45 @@ class RequestLink(SendingLink[RequestSession, Transport]):
 
         Raises TailraceError if an earlier step was interrupted, by a handler of a signal that has raised an error.
         """
-        if self._is_within_step:
-            self._break()
-            raise _interrupted()
+        self.check()
         self._is_within_step = True
 
     def end(self) -> None:
         """A step has ended."""
         self._is_within_step = False
 
+    async def wait(self, reply: Waiting) -> None:
+        """Waits for the answer to a request; after an interrupted step ``reply`` gets an error."""
+        self._waiting.add(reply)
+        try:
+            await reply.wait()
+        finally:
+            self._waiting.discard(reply)
+
+    def serve(self, outbox: Outbox) -> None:
+        """Has ``outbox`` fail after an interrupted step."""
+        self._outboxes.add(outbox)
+
+    def check(self) -> None:
+        """Raises TailraceError if an earlier step was interrupted."""
+        if self._is_within_step:
+            self._break()
+            raise _interrupted()
+
     def _break(self) -> None:
         """Ends all requests with an error, after an interrupted step: some bytes may have left twice, or not."""
-        if not self._is_broken:
-            self._is_broken = True
-            self._leave()
+        if self._is_broken:
+            return
+        self._is_broken = True
+        self._leave()
+        try:
             self._session.fail_all(_interrupted())
+        finally:  # also if the session is in disorder
+            for reply in tuple(self._waiting):
+                if not reply.finished:
+                    reply.done(None, _interrupted())
+            for outbox in tuple(self._outboxes):
+                outbox.fail(_interrupted())
 
     def kick(self, now: float | None = None) -> None:
         """Sends the session's buffers. Never waits. ``now`` is the session's time, if the caller has it."""
@@ -126,6 +165,8 @@ class RequestLink(SendingLink[RequestSession, Transport]):
                 await asyncio.sleep(pause_s)
             else:
                 await wait_within(self._greeted, pause_s)
+            if self._is_within_step:
+                self._break()
             silent_s = silence.seconds(self._reads, time.monotonic())
             if self._transport is not None and self._core.is_dead(silent_s):
                 self._leave()

@@ -18,6 +18,7 @@ from tailrace.errors import TailraceError, Unreachable, WrongProcess
 from tailrace.link.forks import OfOneProcess
 from tailrace.requests.client_core import ClientCore
 from tailrace.requests.lane import Lane
+from tailrace.requests.outbox import Outbox
 from tailrace.requests.plan import WITHOUT_REQUEST, AskLeader, Continue, Pause, Plan, RequestStep
 from tailrace.requests.request import Answered, Reply
 
@@ -141,7 +142,7 @@ class RequestRunner(OfOneProcess):
         link.kick(now)
         link.end()
         try:
-            await reply.wait()
+            await link.wait(reply)
         except BaseException:
             self._session.withdraw_all(requests)
             raise
@@ -153,6 +154,14 @@ class RequestRunner(OfOneProcess):
         return Stream(StreamCore.of_client(self.core, subscription, window_bytes), self.connect)
 
     # For writers and stages
+
+    def serve(self, outbox: Outbox) -> None:
+        """Has ``outbox`` fail after an interrupted step, which may have lost its requests."""
+        self._link.serve(outbox)
+
+    def check_steps(self) -> None:
+        """Raises TailraceError if a step was interrupted."""
+        self._link.check()
 
     def queue(self, step: RequestStep, done: Answered) -> None:
         """Queues a request. ``kick`` sends it, and ``done`` is called with the answer."""

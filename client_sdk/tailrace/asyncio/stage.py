@@ -37,6 +37,7 @@ class Stage(Sender):
         resolved = await runner.run(feed.resolve())
         self._core = StageCore(runner, feed, resolved, batching, on_change=self._room.changed)
         self._outbox = self._core.outbox
+        runner.serve(self._outbox)
         self._register()
         return self
 
@@ -52,4 +53,5 @@ class Stage(Sender):
     )
     async def seal(self, level: SealLevel = "disk") -> SealedStage:
         assert self._core is not None, "the stage was not entered"
+        self._maker[0].check_steps()
         return await self._room.pass_all(self._core.seal(level))

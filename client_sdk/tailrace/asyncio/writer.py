@@ -40,6 +40,7 @@ class Writer(Sender):
         self._core = WriterCore(self._runner, self._feed, resolved, *self._options, on_change=self._room.changed)
         self._register()
         self._outbox = self._core.outbox
+        self._runner.serve(self._outbox)
         self._timer = None  # that of an earlier body
         await self._lifetime.__aenter__()
         return self
@@ -98,4 +99,5 @@ class Writer(Sender):
         "are those since the last ``flush`` of any task.",
     )
     async def flush(self) -> dict[int, VersionRange]:
+        self._runner.check_steps()
         return await self._room.pass_all(self._core.flush())

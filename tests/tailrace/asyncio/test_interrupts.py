@@ -10,6 +10,8 @@ from tests.tailrace.interrupts import TRIALS, AsyncCalls, TimedOut, at_each_line
 
 import tailrace.asyncio
 from tailrace import Put
+from tailrace.link.connection import LinkCore
+from tailrace.requests import lane, outbox, write_queue
 
 __all__ = ["contents", "feed_name", "shared_node"]
 
@@ -77,6 +79,55 @@ def test_a_caught_error_of_a_handler_loses_nothing(shared_node, contents, feed_n
     at_each_line(lambda interrupt: asyncio.run(run(interrupt)), trials, time_out, is_program)
     calls.check(contents(shared_node.url, feed_name).rows)
     assert set(failures) == {False, True}, "both ends are reached"
+
+
+@pytest.mark.parametrize("module", [lane, write_queue, outbox], ids=lambda module: module.__name__)
+def test_a_request_that_a_broken_step_has_lost_ends_with_an_error(shared_node, feed_name, module):
+    """A step that moves a request from one place to another may leave it in neither."""
+    asyncio.run(created(shared_node.url, feed_name))
+
+    async def run(interrupt):
+        asyncio.current_task().set_name("program")
+        calls = AsyncCalls(TimedOut)
+        async with asyncio.timeout(SECONDS_MAX), tailrace.asyncio.connect(shared_node.url) as client:
+            feed = client.feed(feed_name)
+            await calls.attempt(use, calls, feed, interrupt)
+            await calls.put(feed)
+        assert not calls.failure or "interrupted" in calls.failure
+
+    async def use(calls, feed, interrupt):
+        async with feed.writer() as writer:
+            other = asyncio.create_task(calls.put(feed), name="other")
+            await calls.put(writer)
+            with interrupt:
+                await calls.attempt(writer.flush)
+            await calls.attempt(writer.flush)
+            await other
+
+    at_each_line(lambda interrupt: asyncio.run(run(interrupt)), None, time_out, is_program, module.__file__, 10)
+
+
+def test_a_broken_step_is_found_while_nothing_is_called(shared_node, monkeypatch):
+    """The session has lost the request of one task, and the task of the program calls nothing more."""
+    monkeypatch.setattr(LinkCore, "noop_interval_s", 0.1)
+
+    async def run():
+        async with asyncio.timeout(SECONDS_MAX), tailrace.asyncio.connect(shared_node.url) as client:
+            runner = client._runner
+            lost = asyncio.create_task(runner.ask(LostRequest()))
+            await asyncio.sleep(0)
+            runner._link.begin()
+            with pytest.raises(tailrace.TailraceError, match="interrupted"):
+                await lost
+
+    asyncio.run(run())
+
+
+class LostRequest:
+    """A step whose request is in no place of its session."""
+
+    def queue(self, session, done, deadline):
+        return []
 
 
 @every_line
