@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 import weakref
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from tailrace.asyncio.transport import Connect, Transport, closing
 from tailrace.asyncio.waiting import wait_within
@@ -15,8 +15,10 @@ from tailrace.link.address import Address
 from tailrace.link.connection import LinkCore, SendingLink
 from tailrace.link.finder import LOOK_IDLE_SECONDS
 from tailrace.link.rules import TICK_SECONDS, Silence, tick_seconds
-from tailrace.requests.outbox import Outbox
 from tailrace.requests.session import RequestSession
+
+if TYPE_CHECKING:
+    from tailrace.requests.outbox import Outbox
 
 
 async def connect_in_time(link: LinkCore, connect: Connect, address: Address) -> Transport:

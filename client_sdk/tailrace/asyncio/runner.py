@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from types import TracebackType
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from tailrace.asyncio.lifetime import Lifetime
 from tailrace.asyncio.link import RequestLink
@@ -18,9 +18,11 @@ from tailrace.errors import TailraceError, Unreachable, WrongProcess
 from tailrace.link.forks import OfOneProcess
 from tailrace.requests.client_core import ClientCore
 from tailrace.requests.lane import Lane
-from tailrace.requests.outbox import Outbox
 from tailrace.requests.plan import WITHOUT_REQUEST, AskLeader, Continue, Pause, Plan, RequestStep
 from tailrace.requests.request import Answered, Reply
+
+if TYPE_CHECKING:
+    from tailrace.requests.outbox import Outbox
 
 _T = TypeVar("_T")
 

@@ -26,7 +26,6 @@ from tailrace.consuming.ring import RINGS_BYTES_MAX, Ring, RingChange
 from tailrace.consuming.rollbacks import Given, Queued, Rollbacks
 from tailrace.consuming.stream_ends import StreamEnds
 from tailrace.consuming.subscription import Subscription, stream_request, subscribed_partition
-from tailrace.consuming.unanswered import NOT_AGREED, Unanswered
 from tailrace.errors import DataGone, NotLeader, ProtocolError, Retryable, TailraceError
 from tailrace.link.backoff import backoff_seconds
 from tailrace.link.sparing import Sparing
@@ -94,7 +93,6 @@ class PartitionStreams:
         # MEASURING is in ``_by_stream``, under its ``stream_id``.
         self._by_stream: dict[int, ConsumedPartition] = {}
         self._waiting: dict[int, ConsumedPartition] = {}
-        self._unanswered = Unanswered()  # a partition is added to both
         self._ids = itertools.count(1)  # of this connection's requests
         self._ended = 0  # the number of partitions in ENDED
         self._closing: list[bytes] = []  # the frames that close streams
@@ -108,8 +106,11 @@ class PartitionStreams:
         self.rollbacks = Rollbacks(subscription, self)
         self._ends = StreamEnds(subscription)
         self._retries = Sparing(clock)
-        from tailrace.consuming.catch_up import CatchUp  # programs that only write do not need it
+        # Programs that only write do not need these.
+        from tailrace.consuming.catch_up import CatchUp
+        from tailrace.consuming.unanswered import Unanswered
 
+        self._unanswered = Unanswered()  # a partition is added to ``_waiting`` and to it
         self.catch_up = CatchUp(subscription, self, window_bytes)
         self._on_history: Callable[[], None] | None = None
         # Makes a partition that begins at a stored position; None before `begin`.
@@ -202,8 +203,8 @@ class PartitionStreams:
     @property
     def why_not_answered(self) -> str:
         """The reason of the first partition whose stream is not open."""
-        waiting = (p for p in self._partitions.values() if p.state in NOT_AGREED)
-        return next((f"partition {p.id}: {p.reason}" for p in waiting), "the node has not answered")
+        first = self._unanswered.first()
+        return "the node has not answered" if first is None else f"partition {first.id}: {first.reason}"
 
     @property
     def ended(self) -> bool:

@@ -21,3 +21,7 @@ class Unanswered(dict[int, ConsumedPartition]):
                 self[id] = partition
                 return True
         return False
+
+    def first(self) -> ConsumedPartition | None:
+        """Returns the first partition in WAITING or REQUESTED, by a look at all."""
+        return next((self[id] for id in sorted(self) if self[id].state in NOT_AGREED), None)

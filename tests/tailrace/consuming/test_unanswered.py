@@ -52,7 +52,9 @@ def test_it_tells_what_a_look_at_all_partitions_tells(operations):
                 partitions.pop(id, None)
                 unanswered.pop(id, None)
             case _:
-                assert unanswered.any() == any(partition.state in NOT_AGREED for partition in partitions.values())
+                waiting = [partitions[id] for id in sorted(partitions) if partitions[id].state in NOT_AGREED]
+                assert unanswered.any() == bool(waiting)
+                assert unanswered.first() is (waiting[0] if waiting else None)
 
 
 def test_a_look_costs_nothing_for_each_partition_once_all_are_answered():
