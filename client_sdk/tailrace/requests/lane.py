@@ -44,6 +44,9 @@ if TYPE_CHECKING:
 UNANSWERED_MAX = 16
 # The numbers kept that the node may ask for again without a loss. Older ones were lost together with acknowledged ones.
 ABANDONED_MAX = 4 * UNANSWERED_MAX
+# A producer's numbers have 32 bits. After this one a lane takes a new producer id, once all blocks are answered. A put
+# each 0.1 ms gets there in five days. Blocks that are divided by rows have room behind it.
+NUMBER_MAX = 2**32 - 2**16
 # The node forgets a producer after an hour without a block; half of that leaves room for slow clocks and long resends.
 IDLE_SECONDS_MAX = 1800.0
 
@@ -165,14 +168,15 @@ class Lane:
     @property
     def has_room(self) -> bool:
         """A block that is submitted now would be sent at once, if there is a connection."""
-        if self._anew and self._unanswered:  # without these it takes the new producer id at once
+        # Without unanswered ones it takes the new producer id at once.
+        if (self._anew or self._next_number > NUMBER_MAX) and self._unanswered:
             return False
         return len(self) < UNANSWERED_MAX and not self.is_held
 
     @property
     def next_number(self) -> tuple[int, int]:
         """The producer id and number that the next block will most likely get. With them it need not be copied."""
-        return self._producer_id, self._next_number + len(self._queue)
+        return self._producer_id, min(self._next_number + len(self._queue), NUMBER_MAX)
 
     def submit(self, request: WriteRequest) -> None:
         """Adds a block at the end."""
@@ -185,7 +189,7 @@ class Lane:
         """
         if self._queue or self._unanswered or self._anew or now - self._used_at > IDLE_SECONDS_MAX:
             return None
-        return self._producer_id, self._next_number
+        return None if self._next_number > NUMBER_MAX else (self._producer_id, self._next_number)
 
     def sent_alone(self, request: WriteRequest, now: float) -> None:
         """Adds a block with the numbers of ``next_if_alone``, which is sent at the same ``now``."""
@@ -217,9 +221,11 @@ class Lane:
                 return []
             self._requeue()
             self._give_up_aged(now)
-        idle = not self._unanswered and now - self._used_at > IDLE_SECONDS_MAX
+        is_over = now - self._used_at > IDLE_SECONDS_MAX or self._next_number > NUMBER_MAX
         # A block that may have been written keeps its old number: under a new one it could be written twice.
-        if idle or (self._anew and not any(request.resend for request in self._unanswered)):
+        if (is_over and not self._unanswered) or (
+            self._anew and not any(request.resend for request in self._unanswered)
+        ):
             self._begin_anew()
         self._used_at = now
         again = self._unanswered.copy() if self._unanswered else []
@@ -249,6 +255,8 @@ class Lane:
         unanswered = self._unanswered
         # The oldest number without an answer stays among the last 16, though later ones were answered or given up.
         while self._queue and not (unanswered and self._next_number - unanswered[0].number >= UNANSWERED_MAX):
+            if self._next_number > NUMBER_MAX:
+                break
             request = self._queue.popleft()
             request.number = self._next_number
             self._next_number += 1

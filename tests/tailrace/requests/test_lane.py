@@ -7,7 +7,15 @@ import pytest
 from tailrace.block import encode_block
 from tailrace.errors import NoSpace, NotDurable, OutcomeUnknown, Overloaded, Unreachable, VersionConflict
 from tailrace.model import Level, VersionRange
-from tailrace.requests.lane import IDLE_SECONDS_MAX, UNANSWERED_MAX, Lane, Lanes, WriteRequest, WriteState
+from tailrace.requests.lane import (
+    IDLE_SECONDS_MAX,
+    NUMBER_MAX,
+    UNANSWERED_MAX,
+    Lane,
+    Lanes,
+    WriteRequest,
+    WriteState,
+)
 from tailrace.wire.failures import OutOfOrder
 
 BLOCK = encode_block([b"k"], [b"v"], partition=0)
@@ -270,6 +278,67 @@ def test_an_idle_producer_takes_a_new_id(made):
     made.answer(made.lane.requests()[0], 2)
     made.submit()
     assert made.take(3 * IDLE_SECONDS_MAX) == numbers(1, 1, id=2)
+
+
+@pytest.fixture
+def late(made):
+    """A lane that has three numbers left."""
+    made.lane._next_number = NUMBER_MAX - 2
+    return made
+
+
+def test_after_the_last_number_a_new_producer_waits_for_all_answers(late):
+    requests = late.submit(5)
+    assert late.take() == numbers(NUMBER_MAX - 2, NUMBER_MAX)
+    assert not late.lane.has_room
+    for request in requests[:2]:
+        late.answer(request, 1)
+        assert late.take() == []
+    late.answer(requests[2], 1)
+    assert late.lane.has_room
+    assert late.take() == numbers(1, 2, id=2)
+
+
+def test_a_resend_keeps_the_last_numbers(late):
+    requests = late.submit(4)
+    assert late.take() == numbers(NUMBER_MAX - 2, NUMBER_MAX)
+    late.lane.link_lost()
+    assert late.take() == numbers(NUMBER_MAX - 2, NUMBER_MAX, resend=True)
+    for request in requests[:3]:
+        late.answer(request, 1)
+    assert late.take() == numbers(1, 1, id=2)
+
+
+def test_rows_of_a_divided_block_have_numbers_behind_the_last(late):
+    [*_, last] = late.submit(3)
+    assert late.take() == numbers(NUMBER_MAX - 2, NUMBER_MAX)
+    parts = late.submit(3)
+    late.lane._queue.clear()  # they take the place of another block
+    late.lane.divide(last, parts)
+    for request in late.lane.requests()[:2]:
+        late.answer(request, 1)
+    assert late.take() == numbers(NUMBER_MAX, NUMBER_MAX)
+    late.answer(parts[0], 1)
+    assert late.take() == numbers(1, 2, id=2)
+
+
+def test_writes_that_are_lost_at_the_last_number_are_named(late):
+    requests = late.submit(3)
+    late.take()
+    late.answer(requests[0], 7)
+    late.bounce(requests[1], NUMBER_MAX - 2)
+    late.bounce(requests[2], NUMBER_MAX - 2)
+    assert late.lost == [[versions(7)]]
+    assert late.take() == numbers(1, 2, id=2)
+
+
+def test_a_block_alone_takes_no_number_behind_the_last(late):
+    assert late.lane.next_if_alone(0.0) == (1, NUMBER_MAX - 2)
+    late.lane._next_number = NUMBER_MAX + 1
+    assert late.lane.next_if_alone(0.0) is None
+    assert late.lane.next_number == (1, NUMBER_MAX)
+    late.submit()
+    assert late.take() == numbers(1, 1, id=2)
 
 
 def test_what_is_unanswered_keeps_its_id_for_half_an_hour(made):
