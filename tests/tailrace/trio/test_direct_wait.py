@@ -310,8 +310,10 @@ async def test_it_sleeps_again_if_nothing_comes_while_it_polls(sockets, peer, bu
     polling = peer.sockets._direct._polling
     await until_direct(peer)
     await in_thread(peer.ask, 20)
-    assert polling.is_due == (busy_poll_s > 0)
+    assert busy_poll_s or not polling.is_due
     with trio.fail_after(30):
+        while busy_poll_s and not polling.is_due:  # another process had the processor, and it polls later
+            await in_thread(peer.ask, 20)
         while polling.is_due:  # noqa: ASYNC110
             await trio.sleep(2 * busy_poll_s)
     handled = peer.handled
