@@ -7,13 +7,15 @@ has shown no rights, a message may be only as long as a greeting.
 
 from __future__ import annotations
 
+import contextlib
 from dataclasses import replace
 from typing import Any, TypeAlias
 
 import trio
 from trio_websocket import CloseReason, ConnectionClosed, WebSocketConnection, WebSocketRequest
 from wsproto import ConnectionType, WSConnection
-from wsproto.events import BytesMessage, CloseConnection, Pong, TextMessage
+from wsproto.events import BytesMessage, CloseConnection, Ping, Pong, TextMessage
+from wsproto.utilities import LocalProtocolError
 
 # The longest message of a client that has not shown any rights: a HELLO.
 GREETING_BYTES_MAX = 64 * 1024 + 1024
@@ -102,6 +104,10 @@ class BoundedWebSocket(WebSocketConnection):
         await self._send(CloseConnection(code=code, reason=why))
         await self._recv_channel.aclose()
         self._reader_running = False
+
+    async def _handle_ping_event(self, event: Ping) -> None:
+        with contextlib.suppress(LocalProtocolError):  # it crosses the close of the node, after which no pong may come
+            await super()._handle_ping_event(event)
 
     async def _handle_pong_event(self, event: Pong) -> None:
         await self._take_turns()

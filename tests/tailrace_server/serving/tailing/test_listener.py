@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import trio
+from trio.testing import wait_all_tasks_blocked
 from trio_websocket import ConnectionRejected
 
 from tailrace_server.serving.tailing import listener as door_module
@@ -149,3 +150,18 @@ async def test_a_door_is_shut_in_the_face_of_who_does_not_read(running, handshak
         stream = await open_page.raw(handshake)
         await ended(lambda: any(c.rounds.window.is_full for c in running.node.connections))
     await stream.aclose()
+
+
+async def test_a_ping_that_crosses_the_close_of_the_node_ends_nothing(open_page, handshake, caplog):
+    """The client would be cut off, perhaps before it has read why the node closes."""
+    caplog.set_level("INFO")
+    async with await open_page.raw(handshake.replace(b"/feeds/orders", b"/feeds/unknown")) as stream:
+        received = b""
+        while b"UnknownFeed: " not in received:
+            received += await stream.receive_some()
+        ping, close = b"\x89\x80" + bytes(4), b"\x88\x82" + bytes(4) + b"\x11\x34"
+        await stream.send_all(ping + close)
+        while await stream.receive_some():
+            pass
+    await wait_all_tasks_blocked()
+    assert [message for message in caplog.messages if "was ended" in message] == []
