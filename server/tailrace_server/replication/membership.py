@@ -94,17 +94,15 @@ class Membership(NamedTuple):
     def caught_up(self, token: bytes) -> Membership:
         """Returns the membership of a copy that has got all rows of a leader; of another directory, the same.
 
-        Its new number is above those of its own starts and of the start that it did not know of. These get the highest
-        end: other members may have been told later ends than the one that told this node.
+        Its new number is above those of its own starts and of the start that it did not know of. It tells only its own
+        starts above that one. Below, two starts may have one number: some members know one of them, and some the other.
+        They believe a member that tells of neither. The highest end is told, since no row of these starts is missing.
         """
         if self.older is None:
             return self
         count = max(self.start.number - self.older.number, 0)  # own starts after the one that it did not know of
-        before = (self.start, *self.before)[:count]
-        if len(before) == count:  # else starts between them are missing, and are believed
-            before = (*before, self.older)
+        before = tuple(each._replace(end=END_MAX) for each in (self.start, *self.before)[:count][:STARTS_MAX])
         start = MemberStart(max(self.older.number, self.start.number) + 1, token, (0, 0))
-        before = tuple(each._replace(end=END_MAX) for each in before[:STARTS_MAX])
         return self._replace(start=start, before=before, older=None)
 
     def promised(self, term: int) -> Membership:

@@ -7,6 +7,7 @@ import pytest
 import trio
 from tests.conftest import RawClient
 from tests.tailrace_server.raw_requests import KEY, PARTITION, block_of, write
+from tests.tailrace_server.replication.made_set import until
 from tests.tailrace_server.replication.replicas import STREAM, VOTERS, HandMade, replica_request
 
 from tailrace.errors import NotDurable, NotLeader, TailraceError, UnknownFeed
@@ -369,6 +370,7 @@ class Leader:
 
     async def answer(self, seqs):
         await trio.testing.wait_all_tasks_blocked()
+        await until(lambda: self._answers)  # the request may still be on its way
         event, said = self._answers.pop(0)
         said += seqs
         event.set()

@@ -134,6 +134,23 @@ def test_a_copy_that_has_caught_up_is_believed_by_those_who_were_told_more_or_we
         copy.start()
 
 
+@given(seed=st.integers(0, 2**32), lost=st.integers(1, 4), restarts=st.integers(1, 4))
+def test_a_copy_that_has_caught_up_is_believed_by_one_that_was_told_of_the_copy_alone(seed, lost, restarts):
+    """That one was away while the directory ran, and could not know better. The vote would be lost a second time."""
+    rnd = random.Random(seed)
+    directory, known = Directory(rnd), []
+    copy = directory.copy()
+    for _ in range(lost):
+        directory.start()
+    for _ in range(restarts):
+        copy.start()
+        known.append(copy.line().now)
+    copy.membership = copy.membership.found_older(directory.line().now).caught_up(rnd.randbytes(8))
+    for _ in range(2):
+        assert not [start for start in known if why_older("", start, copy.line())]
+        copy.start()
+
+
 def test_two_copies_that_both_were_believed_leave_one_that_all_believe():
     rnd = random.Random(1)
     directory = Directory(rnd)

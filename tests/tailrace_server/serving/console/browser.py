@@ -91,7 +91,7 @@ def in_browser(test):
 
 @contextlib.contextmanager
 def busy(url, name="orders", partitions=4):
-    """Keeps a feed of the node written to, and read by the consumer "index", from a thread. Begins when it has rows."""
+    """Keeps a feed of the node written to, and read by the consumer "index", from a thread. Begins when both go on."""
     with _beside(_work, url, name, partitions):
         yield
 
@@ -131,7 +131,7 @@ def _beside(program, *args):
 async def _work(url, name, partitions, ready, end):
     async with tailrace.connect(url, name="index", retry_for=120) as client, trio.open_nursery() as nursery:
         feed = await client.create_feed(name, partitions=partitions)
-        nursery.start_soon(_read, feed)
+        await nursery.start(_read, feed)
         number = 0
         while not end.is_set():
             async with feed.writer() as writer:
@@ -154,7 +154,8 @@ async def _idle(url, ready, end):
             await trio.to_thread.run_sync(end.wait)
 
 
-async def _read(feed):
+async def _read(feed, *, task_status):
     async with feed.consume() as stream:
+        task_status.started()  # the node knows the consumer, so it stays known
         async for _ in stream:
             pass
