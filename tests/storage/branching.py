@@ -105,6 +105,7 @@ class History:
             producer_id=told[0] if told else 0,
             producer_seq=told[1] if told else 0,
             stamps=Stamps(seqs, [row.timestamp for row in rows]),
+            ttls=[0 if row.value is None else seq % 3 * 1_000 for seq, row in zip(seqs, rows, strict=True)],
             compress=False,
         )
 

@@ -10,6 +10,7 @@ from tailrace_server.host.disk import Disk
 from tailrace_server.manifest import ManifestStore
 from tailrace_server.partition.chain import Chain, LostSegment
 from tailrace_server.segment import Segment, SegmentWriter
+from tailrace_server.segment.totals import RowTotals
 
 # Bytes of one read of a segment.
 READ_BYTES = 1024 * 1024
@@ -33,17 +34,13 @@ def cut_segment(
     no file then.
     """
     whole = segment.identity
-    identity = whole._replace(
+    uncounted = RowTotals().fill(whole)
+    identity = uncounted._replace(
         branch=branch,
         segment_id=segment_id,
         included_ids=(),
         last_seq=seq,
         purge_seq=min(whole.purge_seq, seq),
-        rows=0,
-        tombstones=0,
-        oldest_timestamp=0,
-        newest_timestamp=0,
-        key_value_bytes=0,
     )
     path = store.segment_path(identity.feed_id, identity.partition, segment_id)
     writer = SegmentWriter(disk, path, identity)

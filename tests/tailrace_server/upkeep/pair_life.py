@@ -46,7 +46,7 @@ class PairLife:
     def write(self):
         rows = [(self.chance.choice(KEYS), self._value()) for _ in range(self.chance.randint(1, 4))]
         first_seq = self.source.high_seq + 1
-        self.leader.put(self.source, *rows, producer=7 + self.term)
+        self.leader.put(self.source, *rows, producer=7 + self.term, ttl=self.chance.choice([None, 3_600]))
         for seq, row in enumerate(rows, first_seq):
             self.ever[self.source.log.branch, seq] = row
 

@@ -127,7 +127,7 @@ class PulledLife(PairLife):
         self.acknowledged = 0
         self.breaks = True
         self.read = []  # segments of the follower that somebody reads
-        self.is_sound = True  # the disk has refused nothing since the last start
+        self.is_sound = True  # the last start has seen all files, and the disk has refused nothing since
 
     async def step(self, name):
         match name:
@@ -218,7 +218,9 @@ class PulledLife(PairLife):
         self.replica.disk.before = before
 
     def restart(self, *, power=False):
-        self.read, self.is_sound = [], True
+        # Without FEED a start takes all rows from the journal, and the segments' files stay until the next start.
+        feed = os.path.dirname(self.replica.node.storage.store.partition_directory(self.partition.feed_id, 0))
+        self.read, self.is_sound = [], self.replica.disk.exists(f"{feed}/FEED")
         super().restart(power=power)
         assert self.partition.damage is None
         assert self.partition.high_seq >= self.acknowledged, "acknowledged rows are gone"

@@ -21,16 +21,16 @@ from tailrace_server.upkeep.rollback import roll_back
 V = FailoverEntry(b"v" * 16, 2, 2)
 
 
-@pytest.fixture
-async def held(engine):
-    """Segments (0, 2] and (2, 4], and a tree of 5 and 6 to 7."""
+@pytest.fixture(params=[None, 3_600], ids=["for good", "with ttls"])
+async def held(request, engine):
+    """Segments (0, 2] and (2, 4], and a tree of 5 and 6 to 7; all rows with or without a ttl."""
     partition = engine.create()
     await engine.flusher.write_feeds()
     for first in (1, 3):
-        engine.put(partition, (b"a", b"%d" % first), (b"b", b"%d" % (first + 1)))
+        engine.put(partition, (b"a", b"%d" % first), (b"b", b"%d" % (first + 1)), ttl=request.param)
         await engine.flusher.flush(partition)
-    engine.put(partition, (b"c", b"5"))
-    engine.put(partition, (b"d", b"6"), (b"a", b"7"))
+    engine.put(partition, (b"c", b"5"), ttl=request.param)
+    engine.put(partition, (b"d", b"6"), (b"a", b"7"), ttl=request.param)
     return partition
 
 
