@@ -27,7 +27,7 @@ from tailrace_server.config import Config
 from tailrace_server.node.start import open_node
 
 # The tests of a tier (make quick, make test, make soak), and their way to the processes that run them.
-pytest_plugins = ["tests.tiers", "tests.scheduling", "tests.rewriting"]
+pytest_plugins = ["tests.tiers", "tests.scheduling", "tests.rewriting", "tests.shaking"]
 
 # No test is about time: where others use the machine, an example of a millisecond may take a second. And no run of the
 # tests is about luck: each tries the same examples. TAILRACE_EXAMPLES=new looks for others.

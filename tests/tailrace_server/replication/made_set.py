@@ -12,6 +12,7 @@ import trio
 
 import tailrace
 from tailrace.block import encode_block
+from tailrace.errors import UnknownFeed
 from tailrace.link.address import Address
 from tailrace.testing.ports import free_ports
 from tailrace.trio.request import ask
@@ -36,10 +37,11 @@ def free_addresses(count):
 
 
 async def until(holds):
-    """Returns once ``holds()`` is true."""
+    """Returns once ``holds()`` is true. It does not hold while a node lacks a feed that ``holds`` looks at."""
     while True:
-        if holds():
-            return
+        with contextlib.suppress(UnknownFeed):
+            if holds():
+                return
         await trio.sleep(POLL_SECONDS)
 
 

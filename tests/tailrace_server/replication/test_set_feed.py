@@ -7,7 +7,6 @@ import math
 import pytest
 from tests.tailrace_server.replication.made_set import make_set, numbered, put, until
 
-from tailrace.errors import UnknownFeed
 from tailrace_server.config import StorageConfig
 from tailrace_server.upkeep import compactor
 
@@ -27,11 +26,7 @@ async def members(tmp_path, nursery, monkeypatch):
 
 
 def settings_of(member):
-    """The settings of the feed at a member; None before it has the feed."""
-    try:
-        info = member.node.feeds.named("orders").info
-    except UnknownFeed:
-        return None
+    info = member.node.feeds.named("orders").info
     return info.history_age_s, info.history_bytes, info.tombstone_age_s, info.replication, info.level
 
 
