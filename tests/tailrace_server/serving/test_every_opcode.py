@@ -5,6 +5,7 @@ import enum
 
 import pytest
 from tests.tailrace_server.raw_requests import expect_end
+from tests.tailrace_server.replication.made_set import until
 from tests.tailrace_server.serving.doors import DOORS, opened_door
 from tests.tailrace_server.serving.secured import Secured, SecuredByTls
 
@@ -152,6 +153,7 @@ async def guarded(kind, run_node, node_config, authority):
         for name in ("orders", "payments"):
             feed = await client.create_feed(name, partitions=4)
             await feed.write([tailrace.Put(OWN_KEY, b"v"), tailrace.Put(OTHER_KEY, b"v")])
+    await until(lambda: not list(running.node.connections))  # it has heard that this client is gone
     return made
 
 
