@@ -63,7 +63,7 @@ async def test_after_a_failed_fsync_nothing_is_acknowledged(running):
 async def test_after_a_failed_fsync_nothing_is_shown_that_is_not_durable(running):
     """A stream at level memory ends, and opens no more; one at level disk goes on with what is durable."""
 
-    async with tailrace.connect(running.url) as client, tailrace.connect(running.url, retry_for=0.3) as impatient:
+    async with tailrace.connect(running.url) as client, tailrace.connect(running.url, retry_for=2) as impatient:
         feed = await client.create_feed("orders", partitions=1)
         await feed.put(KEY, b"v")
         async with feed.consume(visibility="memory") as stream:

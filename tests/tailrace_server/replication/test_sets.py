@@ -1497,7 +1497,7 @@ async def test_a_new_member_is_filled_from_folded_segments(members):
 
 async def test_a_leader_that_has_promised_writes_nothing_more(members):
     """Whatever it was told: the branch is the other one's."""
-    async with members.client() as client, members.client(retry_for=0.5) as impatient:
+    async with members.client() as client, members.client(retry_for=2) as impatient:
         await members.filled(client, {b"k": b"v"})
         for node in members.nodes[1:]:
             await node.kill()
