@@ -18,6 +18,7 @@ the file that names it. Until then the start has changed nothing that ``tailrace
 from __future__ import annotations
 
 import json
+import logging
 import os
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
@@ -37,8 +38,14 @@ if TYPE_CHECKING:
     from tailrace_server.host.disk import Disk
     from tailrace_server.journal import CleanMark, CleanPartition, Recovered
 
+log = logging.getLogger("tailrace.server")
+
 JOURNAL_NAME = "journal"
 LIST_NAME = os.path.join(SYSTEM_FEED_ID.hex(), "0", MANIFEST_NAME)
+# What may be in the directory of a node that has not begun: by its first start, by an operator, or by the file system.
+# The marks of a node have names in capitals.
+_AT_FIRST = frozenset((JOURNAL_NAME, FEEDS_NAME, "admin.token", "lost+found"))
+_TOLD_MAX = 5
 LIST_GONE = "the journal's first record, which is of _feeds, could go only because of it"
 
 
@@ -65,6 +72,24 @@ def check_is_new(disk: Disk, data: str) -> None:
     numbers = journal_numbers(disk, data)
     if numbers[1:] or (numbers and _holds_records(disk, os.path.join(journal, file_name(numbers[0])))):
         raise Incomplete(path, f"there is a journal in {journal}")
+
+
+def warn_of_others(disk: Disk, data: str) -> None:
+    """Warns of files of others in a directory in which a node is about to begin: it may be a mistaken one."""
+    others = [
+        name
+        for name in sorted(disk.names(data))
+        if not (name in _AT_FIRST or name.isupper() or name.startswith(".") or name.endswith(".new"))
+    ]
+    if others:
+        more = f" and {len(others) - _TOLD_MAX} more" if len(others) > _TOLD_MAX else ""
+        log.warning(
+            "%s is not empty, and no node's directory: a new node begins beside %s%s. If it is the wrong directory, "
+            "stop the node, and name another one with --data",
+            data,
+            ", ".join(others[:_TOLD_MAX]),
+            more,
+        )
 
 
 def check_journal(disk: Disk, data: str) -> None:

@@ -139,6 +139,7 @@ def prepare(config: Config, host: Host) -> Identity:
         if disk.exists(os.path.join(data, NODE_NAME)):
             return load(disk, data)
         wholeness.check_is_new(disk, data)
+        wholeness.warn_of_others(disk, data)
         journal, _ = open_journal(
             disk,
             os.path.join(data, "journal"),
@@ -211,6 +212,7 @@ def _look(config: Config, host: Host, membership_names: Sequence[str], *, is_res
     disk, data = host.disk, config.data
     if not disk.exists(os.path.join(data, NODE_NAME)):
         wholeness.check_is_new(disk, data)
+        wholeness.warn_of_others(disk, data)
         return _Found(new_identity(host.randomness), None, None, is_restored)
     identity = load(disk, data)
     if not config.members:

@@ -88,6 +88,40 @@ def test_the_copy_of_a_feed_is_not_taken_for_a_new_directory():
     made.start_on(disk)
 
 
+def warnings_of(caplog):
+    return [message for message in caplog.messages if "is not empty" in message]
+
+
+@pytest.mark.parametrize(
+    ("names", "told"),
+    [
+        (["index.md"], "beside index.md. If"),
+        (["b", "a", "LOCK", "lost+found"], "beside a, b. If"),
+        ([f"row-{number}.csv" for number in range(12)], "and 7 more. If"),
+    ],
+)
+def test_a_node_that_begins_beside_files_of_others_warns(names, told, caplog):
+    made, disk = MadeDirectory(), MemoryDisk()
+    disk.make_directory(DATA)
+    for name in names:
+        write_atomically(disk, f"{DATA}/{name}", b"1")
+    made.start_on(disk)
+    [warning] = warnings_of(caplog)
+    assert told in warning
+    caplog.clear()
+    made.start_on(disk)  # it is its own directory now
+    assert not warnings_of(caplog)
+
+
+def test_files_that_a_new_directory_may_have_are_no_others(caplog):
+    made, disk = MadeDirectory(), MemoryDisk()
+    disk.make_directory(DATA)
+    for name in ("admin.token", "lost+found", ".snapshot", "NODE.new", "RESERVE"):
+        write_atomically(disk, f"{DATA}/{name}", b"1")
+    made.start_on(disk)
+    assert not warnings_of(caplog)
+
+
 @pytest.mark.parametrize("how", ["clean", "killed"])
 @pytest.mark.parametrize("trimmed", [True, False])
 def test_a_missing_journal_is_none_that_is_new(how, trimmed):
