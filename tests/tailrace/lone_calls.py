@@ -5,8 +5,10 @@ import threading
 import time
 
 import pytest
+from tests.tailrace.waits import later
 
 import tailrace
+from tailrace.blocking.link import BlockingLink
 from tailrace.requests.lone_calls import LoneLookUps, LoneWrites
 
 VALUE = b"v" * 100
@@ -78,19 +80,10 @@ def restarted(node_process, *, in_a_call):
 
 @contextlib.contextmanager
 def answers_late(node_process):
-    """The node says nothing to the first call of the block for a while."""
+    """The node says nothing to the first call of the block until the general way waits for the answer."""
     node_process.pause()
-    with later(node_process.proceed):
+    with later(node_process.proceed, [BlockingLink.run_until]):
         yield
-
-
-@contextlib.contextmanager
-def later(work):
-    """Does some work in another thread while the block waits for it."""
-    timer = threading.Timer(0.3, work)
-    timer.start()
-    yield
-    timer.join()
 
 
 def closed_in_a_call(node_process, client, lone, call):

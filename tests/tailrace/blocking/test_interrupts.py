@@ -6,11 +6,11 @@ import collections
 import contextlib
 import functools
 import inspect
-import signal
 import threading
 
 import pytest
 from tests.tailrace.interrupts import NEVER, SignalAt
+from tests.tailrace.waits import interrupted
 
 import tailrace
 from tailrace import Put, blocking
@@ -25,23 +25,6 @@ SECONDS_MAX = 120
 # Lines of the SDK that a put runs before it waits for a connection, and some of that wait.
 LINES_OF_A_PUT = 150
 IN_FLIGHT_BYTES = 20_000
-
-
-@contextlib.contextmanager
-def interrupted(after_s):
-    """KeyboardInterrupt in the body, which waits when it comes. It does not leave this context."""
-
-    def interrupt(*_):
-        raise KeyboardInterrupt
-
-    before = signal.signal(signal.SIGALRM, interrupt)
-    signal.setitimer(signal.ITIMER_REAL, after_s)
-    try:
-        with pytest.raises(KeyboardInterrupt):
-            yield
-    finally:
-        signal.setitimer(signal.ITIMER_REAL, 0.0)
-        signal.signal(signal.SIGALRM, before)
 
 
 @pytest.fixture
@@ -64,9 +47,9 @@ def test_rows_of_earlier_calls_survive_an_interrupted_write(feed, node_process, 
         for key in earlier:
             sender.put(key, b"v")
         with node_process.freeze():
-            with interrupted(0.3):
+            with interrupted():
                 sender.write([Put(b"late-%d" % number, bytes(100)) for number in range(5_000)])
-            with interrupted(0.1):
+            with interrupted():
                 while True:
                     sender.put(b"last", b"v")
         if kind == "stage":
@@ -80,7 +63,7 @@ def test_rows_of_earlier_calls_survive_an_interrupted_write(feed, node_process, 
 def test_a_writer_takes_no_more_than_its_bound_from_a_frozen_node(feed, node_process):
     count = 0
     writer = feed.writer(in_flight_bytes=IN_FLIGHT_BYTES)
-    with node_process.freeze(), interrupted(0.5):
+    with node_process.freeze(), interrupted():
         while True:
             writer.put(b"key-%d" % count, bytes(100))
             count += 1
@@ -96,7 +79,7 @@ def test_an_interrupted_call_is_not_carried_out_later(feed, client, node_process
         lambda: feed.write([Put(b"%d" % number, b"interrupted") for number in range(20)]),
         lambda: client.drop_feed("orders"),
     ):
-        with interrupted(0.1):
+        with interrupted():
             call()
     node_process.start()
     feed.put(b"other", b"after")

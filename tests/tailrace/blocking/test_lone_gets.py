@@ -30,7 +30,8 @@ def warm(feed, lone):
     return feed
 
 
-def test_gets_take_the_short_way(warm, lone):
+def test_gets_take_the_short_way(warm, lone, monkeypatch):
+    monkeypatch.setattr(link_module, "TICK_SECONDS", 30.0)
     version = warm.get(b"k").version
     for number in range(20):
         assert warm.get(b"k").value == VALUE

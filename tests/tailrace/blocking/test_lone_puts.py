@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import os
-import signal
 import socket
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from tests.tailrace.lone_calls import VALUE, WRONG_ROWS, answers_late, closed_in_a_call, noted_writes, restarted
+from tests.tailrace.waits import interrupted
 
 import tailrace
 from tailrace import blocking
@@ -30,7 +30,8 @@ def warm(feed, lone):
     return feed
 
 
-def test_puts_and_deletions_take_the_short_way(warm, lone):
+def test_puts_and_deletions_take_the_short_way(warm, lone, monkeypatch):
+    monkeypatch.setattr(link_module, "TICK_SECONDS", 30.0)
     before = warm.put(b"k", VALUE)
     for number in range(20):
         version = warm.put(b"k", b"%d" % number)
@@ -198,19 +199,8 @@ def test_an_interrupt_while_it_waits(node_process, lone):
         for _ in range(2):
             feed.put(b"k", VALUE)
         lone.clear()
-
-        def interrupt(*_):
-            node_process.proceed()
-            raise Interrupt
-
-        before = signal.signal(signal.SIGALRM, interrupt)
-        try:
-            node_process.pause()
-            signal.setitimer(signal.ITIMER_REAL, 0.05)
-            with pytest.raises(Interrupt):
-                feed.put(b"k", b"interrupted")
-        finally:
-            signal.signal(signal.SIGALRM, before)
+        with node_process.freeze(), interrupted(Interrupt):
+            feed.put(b"k", b"interrupted")
         assert lone == [False]
         for number in range(5):
             version = feed.put(b"k", b"%d" % number)
