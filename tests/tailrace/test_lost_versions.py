@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 
 import pytest
 import trio
+import trio.testing
 from tests.tailrace_server.replication.made_set import until
 
 import tailrace
@@ -14,6 +16,7 @@ from tailrace.model.failover import ENTRIES_MAX
 from tailrace.requests import feed_core
 from tailrace.requests.feed_core import FeedCore
 from tailrace.requests.session import RequestSession
+from tailrace.trio.runner import RequestRunner
 from tailrace.wire.opcodes import Opcode
 from tailrace_server.partition.branching import with_branch
 
@@ -118,16 +121,26 @@ async def test_without_a_leader_it_is_not_known(members, version, answers, shell
         await get(shell, follower.url, version, 1, connect_timeout=3)
 
 
-async def test_a_cancelled_question_to_the_leader_leaves_the_client_usable(members, version, answers):
+async def test_a_cancelled_question_to_the_leader_leaves_the_client_usable(members, version, answers, monkeypatch):
+    begun, ask_leader = trio.Event(), RequestRunner._ask_leader
+
+    def noted(*arguments):
+        begun.set()
+        return ask_leader(*arguments)
+
+    monkeypatch.setattr(RequestRunner, "_ask_leader", noted)
     leader = members.leader
     follower = next(node for node in members if node is not leader)
     await leader.kill()
     answers[:] = ["lost"]
     async with tailrace.connect(follower.url, state="follower") as reader:
         feed = reader.feed("orders")
-        with trio.move_on_after(0.5) as scope:
-            await feed.get(b"k", at_least=version)
-        assert scope.cancelled_caught
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(partial(feed.get, b"k", at_least=version))
+            await begun.wait()
+            await trio.testing.wait_all_tasks_blocked()
+            nursery.cancel_scope.cancel()
+        assert nursery.cancel_scope.cancelled_caught
         assert (await feed.get(b"k", at_least=version)).value == b"v"
 
 

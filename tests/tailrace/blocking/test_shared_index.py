@@ -39,6 +39,7 @@ def test_members_share_an_index(feed, tmp_path):
             for number in range(40):
                 feed.put(b"%d" % number, b"v")
             wait(lambda: count(path) == 41)
+            wait(lambda: one.applied_rows + two.applied_rows >= 41)  # counted after the transaction
             assert one.applied_rows + two.applied_rows == 41
             one.barrier(timeout=SECONDS_MAX)
         wait(lambda: len(partitions(one)) == 4)

@@ -16,6 +16,9 @@ from tailrace import Mutations, Positions, Put, SnapshotEnd, blocking
 from tailrace.consuming.session import Subscription
 from tailrace.link.placing import PLACED_BYTES_MIN
 
+# An event that has not come by then does not come.
+SECONDS_MAX = 60
+
 
 def fill(feed, count, first=0):
     with feed.writer() as writer:
@@ -80,13 +83,13 @@ def test_it_goes_on_from_stored_positions(client, feed):
 def test_live_events_and_nothing_in_between(client, feed):
     fill(feed, 1)
     with client.stream(Subscription(feed.name)) as stream:
-        while not isinstance(stream.next(5), SnapshotEnd):
+        while not isinstance(stream.next(SECONDS_MAX), SnapshotEnd):
             pass
         while stream.next(0.05) is not None:
             pass
         assert not stream.finished
         feed.put(b"later", b"1")
-        events = iter(lambda: stream.next(5), None)
+        events = iter(lambda: stream.next(SECONDS_MAX), None)
         assert next(event for event in events if isinstance(event, Mutations)).keys() == [b"later"]
         assert all(partition.state in ("open", "in snapshot") for partition in stream.status().partitions)
 
@@ -119,13 +122,13 @@ def test_node_that_starts_again(node_process):
         feed = client.create_feed("orders", partitions=1)
         fill(feed, 10)
         with client.stream(Subscription("orders")) as stream:
-            while not isinstance(stream.next(5), SnapshotEnd):
+            while not isinstance(stream.next(SECONDS_MAX), SnapshotEnd):
                 pass
             node_process.kill()
             node_process.start()
             feed.put(b"later", b"1")
             stream._agreed_at -= 3600  # nobody has asked for an event for an hour: that is no hour without a node
-            events = iter(lambda: stream.next(10), None)
+            events = iter(lambda: stream.next(SECONDS_MAX), None)
             assert next(event for event in events if isinstance(event, Mutations)).keys() == [b"later"]
 
 
