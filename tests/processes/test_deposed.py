@@ -111,7 +111,7 @@ async def test_no_read_of_a_deposed_leader_leaves_acknowledged_rows_out(group):
         assert await items(feed) == ROWS
     assert await planned(url, "quorum") == await planned(second.url, "disk") >= 2 * len(ROWS)
 
-    async with tailrace.connect(first.url, state="any", retry_for=4) as client:
+    async with tailrace.connect(first.url, state="any", retry_for=SECONDS_MAX) as client:
         found = await values(client.feed("orders"))
         assert set(found.values()) == {b"old"}, "any node was asked for"
     group.network.heal()

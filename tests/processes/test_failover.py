@@ -72,7 +72,7 @@ async def test_another_one_leads_and_has_every_row_at_quorum(group, end):
             feed = await client.create_feed("orders", partitions=2)
             for key, value in ROWS.items():
                 await feed.put(key, value, level="quorum")
-            leader = await group.leader()
+            leader = await another_leader(group, None)
             await end(group, leader)
             await feed.put(b"after", b"v", level="quorum")
             successor = await another_leader(group, leader)
