@@ -117,6 +117,20 @@ def test_query_that_has_ended_goes_on_from_its_checkpoint(job, node_process, con
     assert contents(node_process.url).history() == {b"%d" % n: [b"0", b"1", b"2", b"after"] for n in range(100)}
 
 
+def held(folder):
+    """A step of a query that hands on its first batch, and goes on once the file ``open`` is there."""
+    came, is_open = str(folder / "came"), str(folder / "open")
+
+    def hold(batches):
+        for batch in batches:
+            yield batch
+            Path(came).touch()
+            while not Path(is_open).exists():
+                time.sleep(0.01)
+
+    return hold
+
+
 def test_restart_of_the_node_is_ridden_out(job, node_process, contents):
     """In local[N] Spark does not try a task again: the sink itself has to last."""
     rnd = random.Random(4700)
@@ -125,12 +139,13 @@ def test_restart_of_the_node_is_ridden_out(job, node_process, contents):
         keys, values = [b"%d" % rnd.randrange(5000) for _ in range(5000)], [rnd.randbytes(500) for _ in range(5000)]
         job.add_file(key=keys, value=values)
         rows.update(zip(keys, values, strict=True))
-    query = job.start(job.frame())
-    while len(query.recentProgress) < 2:
+    query = job.start(job.frame().mapInArrow(held(job.folder), "key BINARY, value BINARY"))
+    while not (job.folder / "came").exists():
         assert query.exception() is None
         query.awaitTermination(0.05)
-    # Not between two micro-batches only: the rest of them goes on at once and runs into it.
+    # In the midst of a micro-batch: the rest of them goes on at once and runs into it.
     node_process.kill()
+    (job.folder / "open").touch()
     time.sleep(2.0)
     assert query.isActive
     node_process.start()
