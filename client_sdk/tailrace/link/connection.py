@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Sequence
 from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
 
-from tailrace.errors import NotLeader, TailraceError, Unreachable
+from tailrace.errors import NotLeader, ProtocolError, TailraceError, Unreachable
 from tailrace.link.address import Address
 from tailrace.link.finder import LONG_WAIT_SECONDS, Finder
 from tailrace.link.place import Place
@@ -115,7 +115,10 @@ class LinkCore:
         if not isinstance(error, TailraceError):
             error = Unreachable(f"the connection broke: {getattr(error, 'strerror', None) or error}")
         self.finder.log_loss(error, was_open=self._session.is_open)
-        is_final = self._session.is_final(error) and not (isinstance(error, SetUpRefused) and self.finder.has_others)
+        if isinstance(error, ProtocolError) and not isinstance(error, SetUpRefused) and self._session.peer is None:
+            error = ProtocolError(f"the answer from {self.finder.address} cannot be used: {error}")
+        # Another program, or another version, at one address says nothing of the nodes at the others.
+        is_final = self._session.is_final(error) and not (isinstance(error, ProtocolError) and self.finder.has_others)
         if not is_reported:
             self.finder.failed(error, progressed=self._session.has_progressed)
         self._session.connection_lost(error)

@@ -91,7 +91,7 @@ class RequestLink(SendingLink[RequestSession, Transport]):
         self._gathered = trio.Event()  # that of the parent would wake its task
 
     async def run(self) -> None:
-        """Connects and reconnects for ever. Raises Forbidden and a greeting's ProtocolError, which no retry mends."""
+        """Connects and reconnects for ever. Raises Forbidden, or ProtocolError of the only node: no retry mends it."""
         while True:
             address, pause_s = self._core.finder.next_try()
             if pause_s:

@@ -222,7 +222,25 @@ def stop(server, thread):
 )
 def test_peer_that_speaks_something_else(answering_server, answer, text):
     url = answering_server(answer)
-    with pytest.raises(tailrace.ProtocolError, match=text), blocking.connect(url):
+    with pytest.raises(tailrace.ProtocolError, match=text) as caught, blocking.connect(url):
+        pass
+    assert f"the answer from {url.removeprefix('tailrace://')} cannot be used" in str(caught.value)
+
+
+def test_another_program_at_the_first_address(answering_server, shared_node):
+    url = answering_server(b"SSH-2.0-OpenSSH_9.2\r\n")
+    with blocking.connect(f"{url},{shared_node.url.removeprefix('tailrace://')}") as client:
+        assert client.status().healthy
+
+
+def test_another_program_at_each_address(answering_server):
+    url = answering_server(b"SSH-2.0-OpenSSH_9.2\r\n")
+    port = url.rpartition(":")[2]
+    text = rf"could be used within 0.5 s: the answer from .*:{port} cannot be used: .* not a frame"
+    with (
+        pytest.raises(tailrace.Unreachable, match=text),
+        blocking.connect(f"{url},localhost:{port}", connect_timeout=0.5),
+    ):
         pass
 
 
