@@ -10,6 +10,7 @@ from tests.tailrace.waits import later
 import tailrace
 from tailrace.blocking.link import BlockingLink
 from tailrace.requests.lone_calls import LoneLookUps, LoneWrites
+from tailrace.trio import link as link_of_trio
 
 VALUE = b"v" * 100
 # Keys and values that no put takes, and the error that tells it.
@@ -104,6 +105,24 @@ def closed_in_a_call(node_process, client, lone, call):
         client.close()
         other.join()
     return "".join(errors)
+
+
+def is_lent(handle):
+    """Whether the socket of the connection of a client for trio, or of a feed of its, is lent."""
+    reader = handle._runner._link._transport.lending._reader
+    return reader is not None and reader.is_lent
+
+
+async def until_lent(feed):
+    """Makes calls alone until the socket is lent. A tick while one of them waits counts them anew."""
+    while not is_lent(feed):
+        await feed.get(b"k")
+
+
+@pytest.fixture
+def rarely_ticks(monkeypatch):
+    """No tick comes while a call waits under trio: the general way would take over, on a slow machine from many."""
+    monkeypatch.setattr(link_of_trio, "tick_seconds", lambda until_deadline_s: 30.0)
 
 
 @pytest.fixture

@@ -99,8 +99,7 @@ async def test_it_goes_on_where_the_index_stands(feed):
 async def test_transactions_are_bounded(feed):
     index = Recorder()
     async with feed.writer() as writer:
-        for number in range(3 * APPLY_ROWS_MAX):
-            await writer.put(b"%d" % number, b"v")
+        await writer.write([Put(b"%d" % number, b"v") for number in range(3 * APPLY_ROWS_MAX)])
     async with feed.follow(index) as follower:
         await follower.barrier()
     assert len(index.state) == 3 * APPLY_ROWS_MAX

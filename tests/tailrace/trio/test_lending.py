@@ -14,6 +14,7 @@ import trio.testing
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.simulation.network import Network
+from tests.tailrace.lone_calls import is_lent, rarely_ticks, until_lent
 from tests.tiers import examples
 
 import tailrace
@@ -30,19 +31,9 @@ from tailrace.wire.opcodes import Opcode
 
 from .test_tcp import Receiving, Taker, pair  # noqa: F401 - pair is a fixture
 
+__all__ = ["rarely_ticks"]
+
 needs_epoll = pytest.mark.skipif(not HAS_EPOLL, reason="a socket is lent out of the set of ready ones")
-
-
-def is_lent(client):
-    """Whether the socket of a client's connection is lent."""
-    reader = client._runner._link._transport.lending._reader
-    return reader is not None and reader.is_lent
-
-
-async def alone(feed, calls=LONE_CALLS):
-    """Makes so many calls alone."""
-    for _ in range(calls):
-        await feed.get(b"k")
 
 
 # The transport
@@ -218,10 +209,11 @@ def test_a_call_after_a_pause_reads_before_it_sends():
 
 
 @needs_epoll
+@pytest.mark.usefixtures("rarely_ticks")
 async def test_lone_calls_read_their_answers(client, feed):
     await feed.put(b"k", b"v")
     assert not is_lent(client)
-    await alone(feed)
+    await until_lent(feed)
     for number in range(3):
         assert (await feed.put(b"k", b"%d" % number)).seq == number + 2
         assert is_lent(client)
@@ -229,9 +221,10 @@ async def test_lone_calls_read_their_answers(client, feed):
 
 
 @needs_epoll
+@pytest.mark.usefixtures("rarely_ticks")
 async def test_calls_beside_each_other_are_read_for_by_the_connection(client, feed):
     await feed.put(b"k", b"v")
-    await alone(feed)
+    await until_lent(feed)
     assert (await feed.get(b"k")).value == b"v"
     assert is_lent(client)
     values = []
@@ -250,7 +243,7 @@ async def test_calls_beside_each_other_are_read_for_by_the_connection(client, fe
 @pytest.mark.parametrize("call", ["get", "put"])
 async def test_the_answer_to_a_call_that_is_cancelled_is_taken(client, feed, node, call):
     await feed.put(b"k", b"v")
-    await alone(feed)
+    await until_lent(feed)
     assert is_lent(client)
     (connection,) = node.connections
     send, held = connection.transport.send, []
@@ -272,7 +265,7 @@ async def test_the_answer_to_a_call_that_is_cancelled_is_taken(client, feed, nod
 
 @needs_epoll
 async def test_a_writer_after_lone_calls_has_its_answers(client, feed):
-    await alone(feed)
+    await until_lent(feed)
     assert is_lent(client)
     async with feed.writer() as writer:
         await writer.put(b"k", b"v")
@@ -285,7 +278,7 @@ async def test_a_writer_after_lone_calls_has_its_answers(client, feed):
 async def test_a_writer_beside_a_lone_call_has_its_answers(client, feed):
     """The call reads for it, and then gives the socket back."""
     await feed.put(b"k", b"v")
-    await alone(feed)
+    await until_lent(feed)
     async with feed.writer() as writer, trio.open_nursery() as nursery:
         nursery.start_soon(feed.get, b"k")
         await trio.lowlevel.checkpoint()
@@ -296,7 +289,7 @@ async def test_a_writer_beside_a_lone_call_has_its_answers(client, feed):
 
 @needs_epoll
 async def test_a_socket_is_not_lent_for_long_without_a_call(client, feed):
-    await alone(feed)
+    await until_lent(feed)
     assert is_lent(client)
     with trio.fail_after(60):
         while is_lent(client):
@@ -308,7 +301,7 @@ async def test_a_socket_is_not_lent_for_long_without_a_call(client, feed):
 @needs_epoll
 async def test_a_lone_call_survives_a_connection_that_breaks(client, feed, running):
     await feed.put(b"k", b"v")
-    await alone(feed)
+    await until_lent(feed)
     for number in range(3):
         async with trio.open_nursery() as nursery:
             nursery.start_soon(feed.put, b"k", b"%d" % number)
@@ -323,7 +316,7 @@ async def test_a_request_is_not_sent_on_a_connection_that_has_ended_in_a_pause(r
     """The node has gone meanwhile, and nobody has read."""
     monkeypatch.setattr(lending, "UNREAD_SECONDS", 0.0)  # a node may stop in less
     patient = client._core.retry_for_s
-    await alone(feed)
+    await until_lent(feed)
     assert is_lent(client)
     await running.stop()
     client._runner._retry_for_s = 0.1
@@ -339,7 +332,7 @@ async def test_a_request_is_not_sent_on_a_connection_that_has_ended_in_a_pause(r
 async def test_a_read_that_wakes_the_task_of_a_connection_that_goes_on(client, feed):
     """As TLS does that has many small records."""
     await feed.put(b"k", b"v")
-    await alone(feed)
+    await until_lent(feed)
     transport = client._runner._link._transport
 
     def read_lent():
@@ -357,7 +350,7 @@ async def test_a_read_that_wakes_the_task_of_a_connection_that_goes_on(client, f
 
 @needs_epoll
 async def test_a_lone_call_is_given_up_after_its_time(running, client, feed):
-    await alone(feed)
+    await until_lent(feed)
     for connection in running.node.connections:
         connection.transport.send = lambda *buffers: None
     client._runner._retry_for_s = 0.2
@@ -376,7 +369,7 @@ async def test_a_lone_call_ends_with_the_client(running):
 
     async with trio.open_nursery() as nursery, tailrace.connect(running.url) as client:
         feed = await client.create_feed("orders")
-        await alone(feed)
+        await until_lent(feed)
         for connection in running.node.connections:
             connection.transport.send = lambda *buffers: None
         nursery.start_soon(get, feed)
@@ -385,6 +378,7 @@ async def test_a_lone_call_ends_with_the_client(running):
 
 
 @needs_epoll
+@pytest.mark.usefixtures("rarely_ticks")
 async def test_lone_calls_read_their_answers_through_tls(tls_running, authority):
     async with tailrace.connect(tls_running.url, tls=authority.client()) as client:
         feed = await client.create_feed("orders")

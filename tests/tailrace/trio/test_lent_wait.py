@@ -10,6 +10,7 @@ import threading
 import pytest
 import trio
 import trio.testing
+from tests.tailrace.lone_calls import rarely_ticks
 
 import tailrace
 from tailrace import socket_poll
@@ -19,6 +20,8 @@ from tailrace.trio.lending import LONE_CALLS
 from tailrace.trio.lent_wait import WAITS_MAX, LentWait
 from tailrace.trio.ready_sockets import HAS_EPOLL, ReadySockets
 from tailrace.trio.trio_loop import TasksToRun, TrioLoop
+
+__all__ = ["rarely_ticks"]
 
 pytestmark = pytest.mark.skipif(not HAS_EPOLL, reason="a socket is lent out of the set of ready ones")
 
@@ -139,6 +142,7 @@ def counts():
     return [instrument for instrument in found if isinstance(instrument, TasksToRun)]
 
 
+@pytest.mark.usefixtures("rarely_ticks")
 async def test_tasks_are_counted_while_the_socket_is_lent(client, feed):
     for _ in range(3):
         for _ in range(2 * LONE_CALLS):
@@ -153,6 +157,7 @@ async def test_tasks_are_counted_while_the_socket_is_lent(client, feed):
     assert not counts()
 
 
+@pytest.mark.usefixtures("rarely_ticks")
 async def test_all_lent_sockets_of_a_run_share_a_count(running, feed):
     """Each step of a task calls it, so one for each of many clients would make all of them slow."""
     async with contextlib.AsyncExitStack() as stack:

@@ -5,14 +5,13 @@ from __future__ import annotations
 import pytest
 import trio
 import trio.testing
-from tests.tailrace.lone_calls import VALUE, noted, silent
+from tests.tailrace.lone_calls import VALUE, noted, rarely_ticks, silent, until_lent
 
 import tailrace
-from tailrace.trio import link as link_module
 from tailrace.trio.lending import LONE_CALLS
 from tailrace.trio.ready_sockets import HAS_EPOLL
 
-__all__ = ["silent"]
+__all__ = ["rarely_ticks", "silent"]
 
 pytestmark = pytest.mark.skipif(not HAS_EPOLL, reason="a socket is lent out of the set of ready ones")
 
@@ -26,14 +25,13 @@ def lone(monkeypatch):
 async def warm(feed, lone):
     """The feed, after calls that have made it ready for the short way."""
     await feed.put(b"k", VALUE)
-    for _ in range(LONE_CALLS):
-        await feed.get(b"k")
+    await until_lent(feed)
     lone.clear()
     return feed
 
 
-async def test_gets_take_the_short_way(warm, lone, monkeypatch):
-    monkeypatch.setattr(link_module, "tick_seconds", lambda until_deadline_s: 30.0)  # also on a slow machine
+@pytest.mark.usefixtures("rarely_ticks")
+async def test_gets_take_the_short_way(warm, lone):
     version = (await warm.get(b"k")).version
     for number in range(20):
         assert (await warm.get(b"k")).value == VALUE
@@ -117,6 +115,7 @@ async def test_another_call_begins_while_it_waits(warm, lone, silent, beside):
     assert (another is None) == (beside == "a get")
 
 
+@pytest.mark.usefixtures("rarely_ticks")
 async def test_the_answer_to_a_cancelled_one_is_ignored(warm, lone, silent):
     async with trio.open_nursery() as nursery:
         nursery.start_soon(warm.get, b"k")

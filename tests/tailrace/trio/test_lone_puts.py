@@ -5,14 +5,13 @@ from __future__ import annotations
 import pytest
 import trio
 import trio.testing
-from tests.tailrace.lone_calls import VALUE, WRONG_ROWS, noted_writes, silent
+from tests.tailrace.lone_calls import VALUE, WRONG_ROWS, noted_writes, rarely_ticks, silent, until_lent
 
 import tailrace
-from tailrace.trio import link as link_module
 from tailrace.trio.lending import LONE_CALLS
 from tailrace.trio.ready_sockets import HAS_EPOLL
 
-__all__ = ["silent"]
+__all__ = ["rarely_ticks", "silent"]
 
 pytestmark = pytest.mark.skipif(not HAS_EPOLL, reason="a socket is lent out of the set of ready ones")
 
@@ -25,8 +24,8 @@ def lone(monkeypatch):
 @pytest.fixture
 async def warm(feed, lone):
     """The feed, after calls that have made it ready for the short way."""
-    for _ in range(LONE_CALLS + 1):
-        await feed.put(b"k", VALUE)
+    await feed.put(b"k", VALUE)
+    await until_lent(feed)
     lone.clear()
     return feed
 
@@ -35,8 +34,8 @@ async def values(feed, *keys):
     return [item and item.value for item in await feed.get_many(keys)]
 
 
-async def test_puts_and_deletions_take_the_short_way(warm, lone, monkeypatch):
-    monkeypatch.setattr(link_module, "tick_seconds", lambda until_deadline_s: 30.0)  # also on a slow machine
+@pytest.mark.usefixtures("rarely_ticks")
+async def test_puts_and_deletions_take_the_short_way(warm, lone):
     before = await warm.put(b"k", VALUE)
     for number in range(20):
         version = await warm.put(b"k", b"%d" % number)
@@ -164,7 +163,7 @@ async def test_a_connection_breaks_while_it_waits(running, warm, lone, silent, i
         running.cut_connections()
     assert len(versions) == (not is_cancelled)
     last = await warm.put(b"k", b"2")
-    assert last.seq == LONE_CALLS + 3
+    assert last.seq == 3
     assert (await warm.get(b"k")).value == b"2"
 
 
@@ -185,8 +184,8 @@ async def test_the_client_closes_while_it_waits(running, lone):
     errors = []
     async with trio.open_nursery() as nursery, tailrace.connect(running.url) as client:
         feed = await client.create_feed("closing")
-        for _ in range(LONE_CALLS + 1):
-            await feed.put(b"k", VALUE)
+        await feed.put(b"k", VALUE)
+        await until_lent(feed)
         for connection in running.node.connections:
             connection.transport.send = lambda *data: None
         lone.clear()
