@@ -7,10 +7,13 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
 from tailrace.block import Block
+from tailrace.block.header import SEQ_MAX
 from tailrace.errors import TailraceError
+from tailrace.model.failover import FailoverLog
 from tailrace_server.journal import RecordKind
 from tailrace_server.journal.clean import CleanMark
 from tailrace_server.journal.file_case import STOPS, FileCase
+from tailrace_server.journal.format import lsn
 from tailrace_server.journal.reader import RawRecord
 from tailrace_server.offline.data_directory import JOURNAL_NAME
 from tailrace_server.offline.dry_replay import (
@@ -30,6 +33,8 @@ from tailrace_server.offline.journal_walk import (
     journal_files,
 )
 from tailrace_server.offline.listed_feeds import ListedFeeds
+from tailrace_server.offline.partition_repair import JournalState
+from tailrace_server.offline.salvage import cut_rows
 
 if TYPE_CHECKING:
     from tailrace_server.host.disk import Disk
@@ -53,6 +58,7 @@ class JournalSurvey:
         self.creations: dict[bytes, Creation] = {}
         self.dropped: set[bytes] = set()
         self.terms: dict[Place, int] = {}
+        self._logs: dict[Place, FailoverLog] = {}
         self.undone: dict[Place, list[RollbackNote]] = {}
         self.damaged = False
         self.oldest = 0
@@ -100,10 +106,14 @@ class JournalSurvey:
         if undone is not None:
             self.undone.setdefault(place, []).append(undone)
         if header.kind in (RecordKind.FAILOVER_ENTRY, RecordKind.ROLLED_BACK):
-            self.terms[place] = max(self.terms.get(place, 0), replay.log_of(place).term)
+            self._logs[place] = replay.log_of(place)
+            self.terms[place] = max(self.terms.get(place, 0), self._logs[place].term)
 
     def journal_blocks(self, place: Place, first_seq: int, last_seq: int) -> Iterator[Block]:
-        """Yields the blocks of a wanted partition that have any of these seqs, both included, in seq order."""
+        """Yields the blocks of a wanted partition that have any of these seqs, both included, in seq order.
+
+        Without rows that a later rollback has voided: other rows have these seqs since.
+        """
         there = [one for one in self._blocks.get(place, []) if one[0] <= last_seq and one[1] >= first_seq]
         paths = {path for _, _, path, _ in there}
         blocks = {}
@@ -112,9 +122,21 @@ class JournalSurvey:
                 offsets = {offset for _, _, path, offset in there if path == file.path}
                 for item in file.items():
                     if isinstance(item, RawRecord) and item.header.offset in offsets:
-                        blocks.update({block.header.first_seq: block for block in item.blocks})
+                        kept = self._kept_through(place, item)
+                        parts = [cut_rows(block, 0, kept) for block in item.blocks]
+                        blocks.update({part.header.first_seq: part for part in parts if part is not None})
         for first in sorted(blocks):
             yield blocks[first]
+
+    def _kept_through(self, place: Place, record: RawRecord) -> int:
+        """Returns the seq up to which no later rollback has voided the rows of ``record``."""
+        end = lsn(record.header.file_number, record.header.end)
+        return min((one.seq for one in self.undone.get(place, ()) if one.lsn > end), default=SEQ_MAX)
+
+    def state_of(self, place: Place) -> JournalState:
+        """Returns what the journal tells of a partition. Call it after ``run``."""
+        rollbacks = max((one.rollbacks for one in self.undone.get(place, ())), default=0)
+        return JournalState(self.terms.get(place, 0), self._logs.get(place, FailoverLog()), rollbacks)
 
     def items(self) -> Iterator[tuple[JournalFile, Item]]:
         """Yields all items of all files, without bytes after a torn end."""

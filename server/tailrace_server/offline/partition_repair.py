@@ -61,6 +61,14 @@ class _ChainPart(NamedTuple):
     why: str
 
 
+class JournalState(NamedTuple):
+    """What the journal tells of a partition: its highest term, its latest failover log, and its rollbacks so far."""
+
+    term: int
+    log: FailoverLog
+    rollbacks: int
+
+
 class _RepairedSegment(NamedTuple):
     """A segment of the new chain, and its lost rows."""
 
@@ -101,12 +109,15 @@ class PartitionRepair:
         renamed = len(manifest.log) == 1 and manifest.log.branch == self.id_of(place, b"branch")
         return PartitionStart(manifest.flushed_seq, manifest.log, renamed, manifest.rollbacks)
 
-    def repair(self, found: PartitionFindings, info: FeedInfo, term: int) -> PartitionStart:
-        """Makes a partition consistent, and returns its state. ``term`` is the highest term in the journal."""
+    def repair(self, found: PartitionFindings, info: FeedInfo, told: JournalState) -> PartitionStart:
+        """Makes a partition consistent, and returns its state. ``told`` is what the journal tells of it."""
         place = found.feed_id, found.number
-        manifest = found.manifest or self._empty(found, info)
+        # With a lower count a start would do the rollbacks again, also below rows that were written since.
+        manifest = found.manifest or self._empty(found, info)._replace(rollbacks=told.rollbacks)
         parts = (
-            self._parts_of_manifest(found) if found.manifest is not None else list(self._parts_of_files(found, info))
+            self._parts_of_manifest(found)
+            if found.manifest is not None
+            else list(self._parts_of_files(found, info, told.log))
         )
         made = [self._make(place, part) for part in parts]
         lost = [one for new in made for one in new.lost]
@@ -115,7 +126,7 @@ class PartitionRepair:
         purge_seq = max([manifest.purge_seq, *(one.last_seq for _, one in lost)])
         log = manifest.log
         if (lost or found.manifest is None) and not self.start_of(place, manifest).renamed:
-            term = max(term, manifest.log.term) + 1
+            term = max(told.term, manifest.log.term) + 1
             log = FailoverLog([FailoverEntry(self.id_of(place, b"branch"), term, flushed_seq)])
         manifest = manifest._replace(segments=entries, flushed_seq=flushed_seq, purge_seq=purge_seq, log=log)
         # A batch that has lost rows counts as published. Batches above the flushed seq come from the journal.
@@ -227,14 +238,18 @@ class PartitionRepair:
             purge_seq=min(purge_seq, entry.last_seq),
         )
 
-    def _parts_of_files(self, found: PartitionFindings, info: FeedInfo) -> Iterator[_ChainPart]:
-        """Yields a chain of the existing segments. Segments without a readable identity fill the gaps."""
+    def _parts_of_files(self, found: PartitionFindings, info: FeedInfo, log: FailoverLog) -> Iterator[_ChainPart]:
+        """Yields a chain of the existing segments. Segments without a readable identity fill the gaps.
+
+        Those with rows above the end of their branch in ``log`` were rolled back, and are left out.
+        """
         nameless = tuple(segment for segment in found.others if segment.identity is None)
         place = found.feed_id, found.number
         named = {
             identity.segment_id: segment
             for segment in found.others
             if (identity := segment.identity) is not None and (identity.feed_id, identity.partition) == place
+            if not log.has_ended_below(identity.branch, identity.last_seq)
         }
         of_this = [segment.identity for segment in named.values() if segment.identity is not None]
         good = [identity for identity in of_this if named[identity.segment_id].is_good]

@@ -293,7 +293,7 @@ class _Repair:
 
     def _mend(self, found: PartitionFindings, info: FeedInfo) -> None:
         place = found.feed_id, found.number
-        self._starts[place] = self._partition_repair.repair(found, info, self._survey.terms.get(place, 0))
+        self._starts[place] = self._partition_repair.repair(found, info, self._survey.state_of(place))
 
     def _feed_of(self, found: FeedFindings) -> FeedFile | None:
         """Returns the feed's FEED, or one made from the journal or from the partitions; None if these do not tell."""
