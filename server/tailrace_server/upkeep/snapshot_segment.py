@@ -159,7 +159,7 @@ class SnapshotSegment:
         if self._writer is None:
             self._storage.store.make_partition(self._partition.feed_id, self._partition.id)
             self._writer = SegmentWriter(self._storage.host.disk, self._path, self._identity())
-        self._writer.settle(last_seq=self.last_seq)
+        self._writer.settle(last_seq=self.last_seq, purge_seq=min(self._purge_seq, self.last_seq))
         for block in blocks:
             self._writer.add(block)
 
