@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import linecache
+import os
 import signal
 import sys
 import threading
@@ -10,25 +12,43 @@ import time
 
 import pytest
 
+import tailrace
 from tailrace.blocking.dialer import Dialer
 from tailrace.blocking.link import BlockingLink
 from tailrace.socket_poll import SocketPoll
 
-# The functions in which the link's methods wait: at the socket, and for the next try to connect.
-_WAITS = {SocketPoll.wait.__code__, Dialer.step.__code__}
+# The methods of the link in which calls wait: by the short way, and by the general one.
+WAYS = BlockingLink.call_alone, BlockingLink.run_until
+_SDK = os.path.dirname(tailrace.__file__)
+
+
+def is_wait(frame):
+    """Tells whether a frame waits at the socket, or for the next try to connect.
+
+    An error of a handler elsewhere in a try would leave a socket to the search for garbage, which warns of it.
+    """
+    while frame is not None and not frame.f_code.co_filename.startswith(_SDK):
+        frame = frame.f_back
+    if frame is None or frame.f_code not in (SocketPoll.wait.__code__, Dialer.step.__code__):
+        return False
+    line = linecache.getline(frame.f_code.co_filename, frame.f_lineno)
+    return frame.f_code is SocketPoll.wait.__code__ or "time.sleep(" in line
 
 
 def is_waiting(thread, ways):
     """Tells whether a thread, by its number, waits within one of these methods of the link."""
-    running, frame = set(), sys._current_frames().get(thread)
+    frame = sys._current_frames().get(thread)
+    if not is_wait(frame):
+        return False
+    running = set()
     while frame is not None:
         running.add(frame.f_code)
         frame = frame.f_back
-    return not running.isdisjoint(_WAITS) and any(way.__code__ in running for way in ways)
+    return any(way.__code__ in running for way in ways)
 
 
 @contextlib.contextmanager
-def later(work, ways=(BlockingLink.call_alone, BlockingLink.run_until)):
+def later(work, ways=WAYS):
     """Does some work in another thread once the block waits within one of these methods, or at the block's end."""
     caller, is_over = threading.get_ident(), threading.Event()
 
@@ -48,12 +68,27 @@ def later(work, ways=(BlockingLink.call_alone, BlockingLink.run_until)):
 
 @contextlib.contextmanager
 def handled(handler):
-    """Calls a handler of signals in the block, once that waits for the node."""
-    before = signal.signal(signal.SIGALRM, handler)
+    """Calls a handler of signals once in the block, while that waits for the node."""
+    main, has_come, is_over = threading.main_thread().ident, threading.Event(), threading.Event()
+
+    def handle(number, frame):
+        if is_wait(frame) and not has_come.is_set():
+            has_come.set()
+            handler(number, frame)
+
+    def send():
+        while not (has_come.is_set() or is_over.is_set()):
+            if is_waiting(main, WAYS):
+                signal.pthread_kill(main, signal.SIGALRM)
+            time.sleep(0.001)
+
+    before, thread = signal.signal(signal.SIGALRM, handle), threading.Thread(target=send)
+    thread.start()
     try:
-        with later(lambda: signal.pthread_kill(threading.main_thread().ident, signal.SIGALRM)):
-            yield
+        yield
     finally:
+        is_over.set()
+        thread.join()
         signal.signal(signal.SIGALRM, before)
 
 
