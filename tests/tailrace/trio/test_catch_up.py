@@ -155,6 +155,7 @@ async def test_a_small_feed_is_streamed(running, feed, asked):
 async def test_positions_in_the_middle_go_on_by_stream_and_by_segments(running, feed, asked):
     await write_much(feed)
     await flush(running)
+    connections = len(running.node.connections)
     for mode in ("stream", "segments"):
         reader = Reader()
         async with feed.consume(catch_up="segments", window_bytes=1) as stream:
@@ -165,6 +166,7 @@ async def test_positions_in_the_middle_go_on_by_stream_and_by_segments(running, 
                     break
         rows = reader.rows
         assert 0 < rows < 1_000
+        await until(lambda: len(running.node.connections) == connections)  # its last requests have come
         asked.clear()
         await read(feed, positions, reader, catch_up=mode)
         assert reader.rows == 1_000
