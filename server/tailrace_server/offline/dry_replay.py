@@ -186,9 +186,11 @@ class DryReplay:
         place = record.header.feed_id, record.header.partition
         if not record.blocks or not self._knows(place):
             return False
-        held = self._partition(place)
+        held, end = self._partition(place), lsn(record.header.file_number, record.header.end)
         if held.renamed or record.blocks[0].header.first_seq != held.seq + 1:
             return False
+        if any(one.lsn > end and one.seq < record.blocks[-1].header.last_seq for one in held.undone):
+            return False  # its branch ended with the rollback
         if not held.log:  # the first branch of other feeds is in their FEED
             return place[0] == SYSTEM_FEED_ID
         branch = record.header.branch

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 from tailrace.block import HEADER_BYTES, BlockHeader
 from tailrace.errors import BadBlock
 from tailrace_server.directory.lost import Lost
+from tailrace_server.feeds.feed import SYSTEM_FEED_ID
 from tailrace_server.journal import Journal, RecordKind
 from tailrace_server.journal.clean import CleanMark
 from tailrace_server.journal.controls import LogRecord, RollbackRecord
@@ -128,7 +129,8 @@ class JournalRewrite:
             self._seen_since.add(place)
         fate = Fate.DROPPED if blocks else Fate.CONTROL
         if header.feed_id not in self._survey.dropped:
-            if self._survey.damaged and self._replay.branch_is_missing(record):
+            may_miss = self._survey.damaged or header.feed_id == SYSTEM_FEED_ID  # as in ``replayed``
+            if may_miss and self._replay.branch_is_missing(record):
                 log = self._replay.add_branch(place, header.branch)
                 payload = LogRecord(log, self._replay.rollbacks_of(place)).encode()
                 self._append(RecordKind.FAILOVER_ENTRY, place, payload)

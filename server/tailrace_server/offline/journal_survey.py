@@ -10,6 +10,7 @@ from tailrace.block import Block
 from tailrace.block.header import SEQ_MAX
 from tailrace.errors import TailraceError
 from tailrace.model.failover import FailoverLog
+from tailrace_server.feeds.feed import SYSTEM_FEED_ID
 from tailrace_server.journal import RecordKind
 from tailrace_server.journal.clean import CleanMark
 from tailrace_server.journal.file_case import STOPS, FileCase
@@ -152,12 +153,15 @@ class JournalSurvey:
     def replayed(self, replay: DryReplay) -> DryReplay | None:
         """Returns ``replay`` after the whole journal, or None if the journal has to be written anew.
 
-        That is so if it would stop a start, or has records of branches that a repair has replaced.
+        That is so if it would stop a start, or has records of branches that a repair has replaced. The branch of _feeds
+        is in the journal's first file alone: if that is missing, the rest looks as after a trim.
         """
         if self.damaged:
             return None
         for record in (item for _, item in self.items() if isinstance(item, RawRecord)):
             if replay.is_superseded(record) or _is_of_old_name(replay, record):
+                return None
+            if record.header.feed_id == SYSTEM_FEED_ID and replay.branch_is_missing(record):
                 return None
             if replay.replay(record) in (Fate.GAP, Fate.UNKNOWN) and record.header.feed_id not in self.dropped:
                 return None

@@ -5,9 +5,9 @@ import pytest
 from tailrace.block import encode_block
 from tailrace.model.failover import FailoverEntry, FailoverLog
 from tailrace_server.journal import RecordKind
-from tailrace_server.journal.format import NO_BRANCH, RecordHeader
+from tailrace_server.journal.format import NO_BRANCH, RecordHeader, lsn
 from tailrace_server.journal.reader import RawRecord
-from tailrace_server.offline.dry_replay import BadControl, DryReplay, Fate, PartitionStart
+from tailrace_server.offline.dry_replay import BadControl, DryReplay, Fate, PartitionStart, RollbackNote
 
 FEED = b"f" * 16
 U, V, W = (name * 16 for name in (b"u", b"v", b"w"))
@@ -104,6 +104,15 @@ def test_a_branch_of_which_a_lost_record_told_is_put_back():
     assert replay.add_branch((FEED, 0), V) == log_of((V, 2, 5), (U, 1, 0))
     assert not replay.branch_is_missing(written(6, branch=V))
     assert not replay.branch_is_missing(written(8, branch=W)), "behind a gap nobody knows where it began"
+
+
+def test_a_branch_that_ended_with_a_rollback_is_not_put_back():
+    """The records of before a rollback are in the journal until they are trimmed, and the manifest is of after it."""
+    starts, undone = {(FEED, 0): PartitionStart(5, log_of((W, 3, 5), (U, 1, 0)), rollbacks=1)}, {(FEED, 0): []}
+    before = written(6, 2, branch=V)
+    assert DryReplay({FEED: 1}, starts, undone).branch_is_missing(before)
+    undone[FEED, 0].append(RollbackNote(lsn(before.header.file_number, before.header.end) + 1, 5, 1))
+    assert not DryReplay({FEED: 1}, starts, undone).branch_is_missing(before)
 
 
 def test_a_history_under_a_new_name_hears_of_no_older_one():
