@@ -13,6 +13,7 @@ from tests.fake_host import FakeClock, InlineWorkers, SeededRandomness, fsync_on
 
 from tailrace.block import encode_block
 from tailrace.block.encode import Stamps
+from tailrace.block.header import EXPIRED
 from tailrace.model import FeedInfo, VersionRange
 from tailrace.model.failover import SEQ_MAX, FailoverEntry, FailoverLog, common_seq
 from tailrace_server.blocks import cut_above
@@ -50,6 +51,11 @@ class Row(NamedTuple):
     key: bytes
     value: bytes | None
     timestamp: int
+
+
+def ttl_of(seq, row):
+    """Some rows have a ttl, and some deletions are expiries."""
+    return seq % 2 * EXPIRED if row.value is None else seq % 3 * 1_000
 
 
 class History:
@@ -105,7 +111,7 @@ class History:
             producer_id=told[0] if told else 0,
             producer_seq=told[1] if told else 0,
             stamps=Stamps(seqs, [row.timestamp for row in rows]),
-            ttls=[0 if row.value is None else seq % 3 * 1_000 for seq, row in zip(seqs, rows, strict=True)],
+            ttls=[ttl_of(seq, row) for seq, row in zip(seqs, rows, strict=True)],
             compress=False,
         )
 
@@ -329,6 +335,23 @@ class Follower:
         for key in KEYS:
             found = newest_row(partition, key)
             assert (None if found is None else tuple(found)) == state.get(key), f"{key!r} of seq {partition.high_seq}"
+
+        self._check_rows()
+
+    def _check_rows(self):
+        """Each row that is stored is the one that was written, whatever it was copied through."""
+        partition = self.partition
+        for segment in partition.chain.segments:
+            self._check_blocks(segment.read_blocks(0, 1 << 30)[0])
+        self._check_blocks(partition.tree.blocks_after(0))
+
+    def _check_blocks(self, blocks):
+        for block in blocks:
+            columns = block.open_columns()
+            found = zip(columns.keys(), columns.values(), columns.timestamps(), columns.ttls(), strict=True)
+            for seq, row in zip(columns.seqs(), found, strict=True):
+                written = self.history.ever[self.partition.log.branch_at(seq), seq]
+                assert row == (*written[1:], ttl_of(seq, written)), f"the row of seq {seq}"
 
     def check_producers(self):
         """Agreed with the leader: every producer's next block would be decided as there."""

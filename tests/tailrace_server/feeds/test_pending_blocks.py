@@ -91,7 +91,8 @@ class Writing:
         number = place.numbers[producer] = place.numbers.get(producer, 0) + 1
         keys = [key + b"%d" % (len(place.blocks) + index) for index in range(rows)]
         values = [None if value is None or index % 4 == 3 else value for index in range(rows)]
-        block = encode_block(keys, values, partition=0, compress=compress).numbered(producer, number)
+        ttls = [0 if value is None else number % 2 * index for index, value in enumerate(values)]
+        block = encode_block(keys, values, partition=0, compress=compress, ttls=ttls).numbered(producer, number)
         place.timestamp += rows % 3
         made = block.stamped(place.high_seq + 1, place.timestamp)
         place.blocks.append(made)
@@ -232,7 +233,9 @@ def state_of(partition):
     rows = []
     for block in partition.tree.blocks_after(0):
         columns = block.columns()
-        rows += zip(columns.seqs(), columns.timestamps(), columns.keys(), columns.values(), strict=True)
+        rows += zip(
+            *(columns.seqs(), columns.timestamps(), columns.keys(), columns.values(), columns.ttls()), strict=True
+        )
     partition.check()
     return {
         "rows": rows,

@@ -65,14 +65,15 @@ class Engine:
     def drop(self, name="orders"):
         self.node.feed_changes.drop(self.node.feeds.named(name).info.feed_id)
 
-    def put(self, partition, *rows, sync=True, producer=7, number=None, flags=0, ttl=None):
-        """A block of rows, puts with this ttl; durable unless ``sync`` is False. What ``take`` gives."""
+    def put(self, partition, *rows, sync=True, producer=7, number=None, flags=0, ttl=None, ttls=None, compress=False):
+        """A block of rows, with these ttls or this of puts; durable unless ``sync`` is False. What ``take`` gives."""
         if number is None:
             number = self.numbers[partition.feed_id, producer] = self.numbers[partition.feed_id, producer] + 1
         keys, values = map(list, zip(*rows, strict=True))
-        ttls = None if ttl is None else [0 if value is None else ttl for value in values]
+        if ttl is not None:
+            ttls = [0 if value is None else ttl for value in values]
         block = encode_block(
-            keys, values, partition=0, producer_id=producer, producer_seq=number, compress=False, ttls=ttls
+            keys, values, partition=0, producer_id=producer, producer_seq=number, compress=compress, ttls=ttls
         )
         now_us, now = self.clock.wall_us(), self.clock.monotonic()
         taken = write_block(partition, block, self.node.storage.journal, now_us=now_us, now=now, flags=flags)

@@ -11,12 +11,17 @@ import random
 import trio
 from tests.tailrace_server.upkeep.conftest import Engine
 
+from tailrace.block import encode_block
+from tailrace.block.arrays import arrays_of
+from tailrace.block.header import EXPIRED
 from tailrace.errors import TailraceError
 from tailrace.link.address import Address
 from tailrace.model.failover import common_seq
+from tailrace_server.blocks.expiring import tombstones_of
 from tailrace_server.compaction.task import CompactionTask
 from tailrace_server.compaction.worker import compact
 from tailrace_server.partition.branching import begin_branch
+from tailrace_server.partition.writing import append_block
 from tailrace_server.segment import Segment
 from tailrace_server.upkeep.rollback import roll_back, roll_back_to_common
 
@@ -26,7 +31,10 @@ _READS = ("read_at", "read_cached", "exists", "names", "open")
 
 
 class PairLife:
-    """``ever`` has the row of each (branch, seq) that any leader has written. ``chance`` is a `random.Random`."""
+    """``ever`` has key and value of each (branch, seq) that any leader has written, ``written`` also ttl and timestamp.
+
+    ``chance`` is a `random.Random`.
+    """
 
     def __init__(self, chance, *, retention="compact"):
         self.chance = chance
@@ -40,18 +48,38 @@ class PairLife:
         self.purges = not self.is_history and chance.random() < 0.6
         self.term = 1
         self.ever = {}
+        self.written = {}
 
     # The leader
 
     def write(self):
-        rows = [(self.chance.choice(KEYS), self._value()) for _ in range(self.chance.randint(1, 4))]
+        """A block of puts and deletions, some with ttls, or one of expiries; the wall clock may be set, also back."""
+        self.leader.clock.jump(self.chance.choice([0, 0, 1, -1]))
+        keys = self.chance.choices(KEYS, k=self.chance.choice([1, 2, 3, 4, 40]))
         first_seq = self.source.high_seq + 1
-        self.leader.put(self.source, *rows, producer=7 + self.term, ttl=self.chance.choice([None, 3_600]))
-        for seq, row in enumerate(rows, first_seq):
+        if self.chance.random() < 0.25:
+            rows, ttls = [(key, None) for key in keys], [EXPIRED] * len(keys)
+            self._expire(keys)
+        else:
+            rows, usual = [(key, self._value()) for key in keys], self.chance.choice([[0], [0, 1, 3_600]])
+            ttls = [0 if value is None else self.chance.choice(usual) for _, value in rows]
+            packs = self.chance.random() < 0.5
+            self.leader.put(self.source, *rows, producer=7 + self.term, ttls=ttls, compress=packs)
+        stamp = self.source.last_timestamp
+        for seq, (row, ttl) in enumerate(zip(rows, ttls, strict=True), first_seq):
             self.ever[self.source.log.branch, seq] = row
+            self.written[self.source.log.branch, seq] = (*row, ttl, stamp)
+
+    def _expire(self, keys):
+        due = arrays_of(encode_block(keys, [b""] * len(keys), partition=0).stamped(1, 1))
+        clock, journal = self.leader.clock, self.leader.node.storage.journal
+        append_block(self.source, tombstones_of(due, 0), journal, now_us=clock.wall_us(), now=clock.monotonic())
+        self.leader.flusher.note(self.source)
+        self.leader.sync(self.source)
 
     def _value(self):
-        return None if self.chance.random() < 0.35 else b"%d" % self.chance.randrange(1 << 30)
+        value = b"%d" % self.chance.randrange(1 << 30)
+        return self.chance.choice([None, None, None, b"", value, value, value, value, value * 100])
 
     async def flush(self):
         await self.leader.flusher.flush_all(self.source)
@@ -163,6 +191,7 @@ class PairLife:
         """The follower has what its own history says, key by key; rows of a history may have been trimmed."""
         partition, state = self.partition, {}
         partition.check()
+        self.check_rows(partition)
         for seq in range(1, partition.high_seq + 1):
             key, value = self.ever[partition.log.branch_at(seq), seq]
             state[key] = seq, value
@@ -171,6 +200,19 @@ class PairLife:
             seq, value = state.get(key, (0, None))
             if not 0 < seq <= partition.trim_seq or found is not None:
                 assert found == value, f"{key} of seq {seq} is {found}, not {value}, at {partition.high_seq}"
+
+    def check_rows(self, partition):
+        """Each row that is stored is the one that was written, whatever it was copied through."""
+        for segment in partition.chain.segments:
+            self._check_blocks(partition, segment.read_blocks(0, 1 << 30)[0])
+        self._check_blocks(partition, partition.tree.blocks_after(0))
+
+    def _check_blocks(self, partition, blocks):
+        for block in blocks:
+            columns = block.open_columns()
+            found = zip(columns.keys(), columns.values(), columns.ttls(), columns.timestamps(), strict=True)
+            for seq, row in zip(columns.seqs(), found, strict=True):
+                assert row == self.written[partition.log.branch_at(seq), seq], f"the row of seq {seq}"
 
 
 def is_noticed(live, step_names, count):
