@@ -69,6 +69,7 @@ class _Known:
     """The knowledge of the nodes that the connections of one client share."""
 
     def __init__(self) -> None:
+        self.cluster_id = ""  # of the first leader that was found; requests go to no other one
         self.terms: dict[str, int] = {}  # by cluster id: the highest term of a leader
         self.leader: tuple[str, int, Address] | None = None  # the latest leader that a look has found: cluster id, term
         self.looked: dict[Address, float] = {}  # when each address of the URL was looked at
@@ -173,6 +174,7 @@ class Finder:
         check_cluster(self._cluster, peer, str(self.address))
         highest = self._known.highest_term(peer.cluster_id)
         if peer.role == "leader":
+            self._check_same_cluster(peer)
             self._known.learn(peer)
         if self.state == "leader":
             if peer.role != "leader":
@@ -188,6 +190,20 @@ class Finder:
         self._log_return()
         self._peer = peer
         self._found = self.address
+
+    def _check_same_cluster(self, peer: HelloOk) -> None:
+        """Raises NotLeader for a leader of another cluster than the first one, if the URL names other nodes.
+
+        Rows would go to a feed of the same name there, while the own nodes are away. A single node may be made anew.
+        """
+        if self.state != "leader" or not self.has_others:
+            return
+        cluster_id = self._known.cluster_id = self._known.cluster_id or peer.cluster_id
+        if peer.cluster_id != cluster_id:
+            raise NotLeader(
+                f"the node at {self.address} leads cluster {peer.cluster_id}, and this client has begun with cluster "
+                f"{cluster_id}: take it out of the URL; or make a new client if the nodes were made anew"
+            )
 
     def failed(self, error: Exception, *, progressed: bool = False) -> None:
         """Handles the end of a try or of its connection. ``progressed``: requests had their final answers on it."""

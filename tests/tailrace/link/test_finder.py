@@ -284,12 +284,35 @@ def test_a_term_that_was_only_promised_keeps_no_leader_out(hint):
 
 
 def test_terms_of_another_cluster_do_not_count():
-    finder, _ = make(2)
+    """A single node was made anew."""
+    finder, _ = make(1)
     finder.next_try()
     greet(finder, role="leader", term=5)
-    finder.failed(NotLeader("stepped down", leader="node-1:4700"))
+    finder.failed(Unreachable("cut"))
     finder.next_try()
     assert greet(finder, role="leader", term=1, cluster="d0" * 16) is None
+
+
+def test_a_leader_of_another_cluster_gets_no_requests():
+    """The URL names one by mistake, and the nodes of the client's own cluster are away for a while."""
+    finder, _ = make(2)
+    finder.next_try()
+    assert greet(finder, role="leader", term=5) is None
+    cut(finder)
+    for again in (finder, finder.another()):
+        error = greet(again, role="leader", term=9, cluster="d0" * 16)
+        assert isinstance(error, NotLeader)
+        assert f"leads cluster {'d0' * 16}, and this client has begun with cluster {CLUSTER}" in str(error)
+    assert greet(finder, role="leader", term=5) is None
+
+
+@pytest.mark.parametrize("state", ["follower", "any"])
+def test_who_asked_for_no_leader_may_find_a_node_before_it_has_joined(state):
+    finder, _ = make(2, state=state)
+    finder.next_try()
+    assert greet(finder, term=5) is None
+    cut(finder)
+    assert greet(finder, term=0, cluster="d0" * 16) is None
 
 
 def test_what_an_older_term_says_of_its_leader_is_not_followed():
