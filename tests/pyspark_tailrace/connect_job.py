@@ -10,6 +10,7 @@ import json
 import sys
 
 import grpc
+from pyspark.errors.exceptions.connect import SparkException
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
@@ -24,6 +25,17 @@ def wait_for(address):
     """Returns once the server accepts calls."""
     with grpc.insecure_channel(address, options=[("grpc.max_reconnect_backoff_ms", 500)]) as channel:
         grpc.channel_ready_future(channel).result(timeout=SERVER_STARTS_S_MAX)
+
+
+def started(writer):
+    """Starts a query. Spark gives its Python worker ten seconds to begin, which may be too little on a busy machine."""
+    for _ in range(2):
+        try:
+            return writer.start()
+        except SparkException as error:
+            if "Python worker failed to connect back" not in str(error):
+                raise
+    return writer.start()
 
 
 class Job:
@@ -51,7 +63,7 @@ class Job:
 
     def run(self, writer, checkpoint):
         """Runs a query over all there is; gives what it has failed with, or nothing."""
-        query = writer.option("checkpointLocation", f"{self.folder}/{checkpoint}").trigger(availableNow=True).start()
+        query = started(writer.option("checkpointLocation", f"{self.folder}/{checkpoint}").trigger(availableNow=True))
         try:
             query.awaitTermination()
         except Exception as error:
