@@ -135,7 +135,7 @@ class JournalSurvey:
         return min((one.seq for one in self.undone.get(place, ()) if one.lsn > end), default=SEQ_MAX)
 
     def state_of(self, place: Place) -> JournalState:
-        """Returns what the journal tells of a partition. Call it after ``run``."""
+        """Returns the state of a partition by the journal. Call it after ``run``."""
         rollbacks = max((one.rollbacks for one in self.undone.get(place, ())), default=0)
         return JournalState(self.terms.get(place, 0), self._logs.get(place, FailoverLog()), rollbacks)
 

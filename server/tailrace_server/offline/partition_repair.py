@@ -62,7 +62,7 @@ class _ChainPart(NamedTuple):
 
 
 class JournalState(NamedTuple):
-    """What the journal tells of a partition: its highest term, its latest failover log, and its rollbacks so far."""
+    """The state of a partition by the journal: its highest term, its latest failover log, its count of rollbacks."""
 
     term: int
     log: FailoverLog
@@ -110,7 +110,7 @@ class PartitionRepair:
         return PartitionStart(manifest.flushed_seq, manifest.log, renamed, manifest.rollbacks)
 
     def repair(self, found: PartitionFindings, info: FeedInfo, told: JournalState) -> PartitionStart:
-        """Makes a partition consistent, and returns its state. ``told`` is what the journal tells of it."""
+        """Makes a partition consistent, and returns its state. ``told``: its state by the journal."""
         place = found.feed_id, found.number
         # With a lower count a start would do the rollbacks again, also below rows that were written since.
         manifest = found.manifest or self._empty(found, info)._replace(rollbacks=told.rollbacks)
