@@ -220,8 +220,9 @@ class Cache:
 async def consume(nursery, feed):
     """A function that starts a loop over a stream, and gives the stream and what it has made of the events."""
 
-    async def start(since="beginning", **options):
+    async def start(since="beginning", state=(), **options):
         cache = Cache()
+        cache.state = dict(state)
 
         async def run(*, task_status=trio.TASK_STATUS_IGNORED):
             try:
@@ -293,8 +294,7 @@ async def test_stored_positions_have_no_ring(feed, lose, consume):
         await feed.put(b"key 1", b"lost", level="memory")
         await stream.barrier()
         positions = Positions.parse(str(stream.latest_positions))
-    stream, second = await consume(positions)
-    second.state = dict(first.state) | {b"key 1": b"lost"}
+    stream, second = await consume(positions, {**first.state, b"key 1": b"lost"})
     await stream.barrier()
     assert second.rollbacks == [Rollback(partition_of(b"key 1"), 0, None)]
     assert second.state == await state_of(feed)
