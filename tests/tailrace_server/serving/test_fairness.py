@@ -1,6 +1,7 @@
 """One peer among others: what it may do before others have their turn, counted in requests and passes of the loop."""
 
 import collections
+import math
 import socket
 import struct
 
@@ -8,6 +9,7 @@ import pytest
 import trio
 from tests.fake_host import fsync_on_loop
 from tests.tailrace_server.raw_requests import KEY, block_of, expect_end, write
+from tests.tailrace_server.replication.made_set import until
 
 from tailrace.errors import TooLarge
 from tailrace.model import Level
@@ -136,7 +138,10 @@ async def test_a_read_is_cut_into_frames_a_few_at_a_time(greeted, node, monkeypa
 async def test_nothing_more_is_done_for_a_peer_that_is_gone(raw, node, feed_id, costly, kind, how):
     """What it has sent before it went is not handled to its end: each takes a turn, so that its going is noticed."""
     # During an fsync in a thread as many requests are handled as the machine has time for, whatever the turns are.
-    fsync_on_loop(node.storage.committer)
+    # One for the feed may still be due, or under way.
+    committer, journal = node.storage.committer, node.storage.journal
+    fsync_on_loop(committer)
+    await until(lambda: journal.synced == journal.written and not committer.busy_s(math.inf))
     request = cheap_requests(feed_id)[kind]
     async with raw() as connection:
         await connection.hello()
