@@ -48,16 +48,10 @@ def is_waiting(thread, ways):
 
 
 @contextlib.contextmanager
-def later(work, ways=WAYS):
-    """Does some work in another thread once the block waits within one of these methods, or at the block's end."""
-    caller, is_over = threading.get_ident(), threading.Event()
-
-    def do():
-        while not (is_over.is_set() or is_waiting(caller, ways)):
-            time.sleep(0.001)
-        work()
-
-    thread = threading.Thread(target=do)
+def beside(work):
+    """Runs ``work`` in another thread beside the block. It gets an event that is set at the block's end."""
+    is_over = threading.Event()
+    thread = threading.Thread(target=work, args=[is_over])
     thread.start()
     try:
         yield
@@ -67,28 +61,40 @@ def later(work, ways=WAYS):
 
 
 @contextlib.contextmanager
+def later(work, ways=WAYS):
+    """Does some work in another thread once the block waits within one of these methods, or at the block's end."""
+    caller = threading.get_ident()
+
+    def do(is_over):
+        while not (is_over.is_set() or is_waiting(caller, ways)):
+            time.sleep(0.001)
+        work()
+
+    with beside(do):
+        yield
+
+
+@contextlib.contextmanager
 def handled(handler):
     """Calls a handler of signals once in the block, while that waits for the node."""
-    main, has_come, is_over = threading.main_thread().ident, threading.Event(), threading.Event()
+    main, has_come = threading.main_thread().ident, threading.Event()
 
     def handle(number, frame):
         if is_wait(frame) and not has_come.is_set():
             has_come.set()
             handler(number, frame)
 
-    def send():
+    def send(is_over):
         while not (has_come.is_set() or is_over.is_set()):
             if is_waiting(main, WAYS):
                 signal.pthread_kill(main, signal.SIGALRM)
             time.sleep(0.001)
 
-    before, thread = signal.signal(signal.SIGALRM, handle), threading.Thread(target=send)
-    thread.start()
+    before = signal.signal(signal.SIGALRM, handle)
     try:
-        yield
+        with beside(send):
+            yield
     finally:
-        is_over.set()
-        thread.join()
         signal.signal(signal.SIGALRM, before)
 
 
