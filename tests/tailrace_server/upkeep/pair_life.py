@@ -215,12 +215,12 @@ class PairLife:
                 assert row == self.written[partition.log.branch_at(seq), seq], f"the row of seq {seq}"
 
 
-def is_noticed(live, step_names, count):
-    """Whether a planted bug is noticed in one of the first ``count`` lives."""
+def is_noticed(live, step_names, count, *, steps=40):
+    """Whether a planted bug is noticed in one of the first ``count`` lives of so many steps."""
     for seed in range(count):
         chance = random.Random(seed)
         try:
-            trio.run(live, chance.choices(step_names, k=40), chance)
+            trio.run(live, chance.choices(step_names, k=steps), chance)
         except (AssertionError, TailraceError, OSError):
             return True
     return False

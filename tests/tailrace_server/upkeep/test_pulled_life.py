@@ -39,8 +39,10 @@ STEPS = [
 ]
 # The pulls after which a follower has everything, if nothing breaks any more.
 PULLS_MAX = 30
-# The lives of which one notices a planted bug: life 83 is the first with a manifest in doubt below rows that come.
-LIVES_MAX = 90
+# A manifest in doubt below rows that come: of 120 lives of 80 of these steps 12 have one, of 400 of 40 usual steps two.
+STEPS_OF_DOUBT = [*STEPS, *("doubt", "pull", "fork") * 5]
+# The lives of which one notices a planted bug.
+LIVES_MAX = 80
 NOWHERE = Position.at(FailoverLog(), 0)
 
 
@@ -372,7 +374,7 @@ def test_a_manifest_in_doubt_that_is_not_written_over_is_noticed(monkeypatch):
         """Leaves a manifest on the disk that may be of another chain."""
 
     monkeypatch.setattr(Installer, "settle", settle_nothing)
-    assert is_noticed(live, STEPS, LIVES_MAX)
+    assert is_noticed(live, STEPS_OF_DOUBT, LIVES_MAX, steps=80)
 
 
 @pytest.mark.slow
