@@ -1,7 +1,8 @@
-"""The bytes that a node has sent for one stream, and a consumer's session over them, without a socket."""
+"""The bytes that a node has sent for one stream, and a consumer's session over them, without the node."""
 
 from __future__ import annotations
 
+import socket
 import time
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
@@ -14,6 +15,7 @@ from tailrace.wire.frames import FRAME_HEADER_BYTES, FrameDecoder
 from tailrace.wire.messages import Hello
 
 _PIECE_BYTES = 1024 * 1024
+_SMALL_READ_BYTES = 16 * 1024  # as the SDK's shells
 
 
 class Recorded(NamedTuple):
@@ -68,10 +70,26 @@ class Recorded(NamedTuple):
 
     def consume(self, take: Callable[[Mutations], int]) -> int:
         """Has a new session take the bytes, as a shell does. Returns the rows that ``take`` has counted."""
+        events = iter(self.events)
+        return self._take_all(take, lambda session: session.receive_data(next(events)))
+
+    def receive(self, sock: socket.socket, take: Callable[[Mutations], int]) -> int:
+        """Does the same with the bytes of ``events`` that come from a socket, each received to its place."""
+
+        def receive(session: ConsumerSession) -> None:
+            place = session.place()
+            if place is None:
+                session.receive_data(sock.recv(_SMALL_READ_BYTES))
+            else:
+                place.received(sock.recvmsg_into(place.buffers)[0])
+
+        return self._take_all(take, receive)
+
+    def _take_all(self, take: Callable[[Mutations], int], receive: Callable[[ConsumerSession], None]) -> int:
         session = self._session()
         for answer in self.answers:
             _answer(session, answer)
-        events, rows = iter(self.events), 0
+        rows = 0
         while not session.finished:
             event = session.next_event()
             if isinstance(event, Mutations):
@@ -79,7 +97,7 @@ class Recorded(NamedTuple):
             if event is None or session.credit.wants_to_send:
                 session.data_to_send()
             if event is None:
-                session.receive_data(next(events))
+                receive(session)
         return rows
 
 

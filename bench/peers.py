@@ -1,6 +1,6 @@
 """Tailrace beside its peers, each durable: Redis Streams, NATS JetStream, Kafka, etcd, PostgreSQL.
 
-    python bench/peers.py [--rounds 5] [--minutes 10] [--only put_rows ...] [--peers kafka ...] [--scale 0.1] [--readme]
+    python bench/peers.py [--rounds 5] [--minutes 12] [--only put_rows ...] [--peers kafka ...] [--scale 0.1] [--readme]
 
 All servers run at once on loopback, over fresh data in the same folder. In each round each question is asked of one
 server after the other, in another order each time, by a process of its own with the best Python client that the server
@@ -102,7 +102,7 @@ def main() -> None:
     """Measures, and prints the tables."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--minutes", type=float, default=10.0)
+    parser.add_argument("--minutes", type=float, default=12.0)
     parser.add_argument("--only", nargs="+", choices=QUESTIONS, default=list(QUESTIONS), metavar="QUESTION")
     parser.add_argument("--peers", nargs="*", choices=[one.client for one in ALL], metavar="PEER")
     parser.add_argument("--scale", type=float, default=1.0, help="times the sizes")

@@ -9,14 +9,16 @@ are all in segments, at rest. In each round, in turns, the consumer, a process o
 - has the session of a consumer take the bytes of a stream from memory, without a copy;
 - reads the feed through a stream to "now";
 - reads the same blocks from a bare sender: a process that reads them from a file, sums them as a node does, and sends
-  them. The consumer receives each block into one buffer and decodes it, which is the least that a socket adds.
+  them. The consumer receives each block into one buffer and decodes it, which is the least that a socket adds;
+- has the session take the bytes of a stream from a bare sender, in a loop that receives and does nothing else. It has
+  the buffers of a stream, and keeps the keys for rollbacks. It asks for nothing, grants no credit, and has no trio:
+  no client with this session can be faster.
 
-All four check each block, and take keys and values as columns, or each row as an object. Rates are by the clock.
-Processor times are for a row: of the consumer, and of the node or the sender. What the consumer's processor needs for
-its decoding, to what it needs in all, bounds the ratio, if the node is not slower. `both` is the rate with the time of
-the session and what bare sockets add to the decoding: a stream has no less to do. `cold` has the files dropped from
-the page cache before each stream, and the bare sender's file, too. Figures are medians of the rounds, ratios are
-medians of the ratios of the rounds.
+All five check each block, and take keys and values as columns, or each row as an object. Rates are by the clock.
+Processor times are for a row: of the consumer, and of the node or the bare sender of blocks. What the consumer's
+processor needs for its decoding, to what it needs in all, bounds the ratio, if the node is not slower. `cold` has the
+files dropped from the page cache before each stream, and those of the bare sender, too. Figures are medians of the
+rounds, ratios are medians of the ratios of the rounds.
 
 --readme writes the table into bench/README.md. Exit code 1 if a target is missed. Needs Linux.
 """
@@ -28,7 +30,6 @@ import gc
 import itertools
 import json
 import os
-import socket
 import subprocess
 import sys
 import tempfile
@@ -42,6 +43,7 @@ from typing import NamedTuple
 import trio
 
 import tailrace
+from _bare_sender import BareSender
 from _replicas.nodes import flush
 from _report import Line, number, show
 from _server import Server, Stolen, at_rest, cpu_seconds_of
@@ -52,22 +54,8 @@ from tailrace.consuming.events import Mutations
 README = Path(__file__).parent / "README.md"
 BEGIN, END = "<!-- by bench/segment_streams.py --readme: begin -->", "<!-- by bench/segment_streams.py: end -->"
 _KEY = b"key-%012d"
-BLOCKS = "blocks"  # the name of the bare sender's file
-# Reads a file, and sums and sends it, a MiB at a time; then prints its processor time.
-_SENDER = """
-import os, socket, sys, time, xxhash
-with socket.create_server(("127.0.0.1", 0)) as server:
-    print(server.getsockname()[1], flush=True)
-    connection, _ = server.accept()
-began = time.process_time()
-with open(sys.argv[1], "rb", buffering=0) as file:
-    buffer = memoryview(bytearray(1024 * 1024))
-    while count := file.readinto(buffer):
-        xxhash.xxh3_64_intdigest(buffer[:count])
-        connection.sendall(buffer[:count])
-connection.close()
-print(time.process_time() - began)
-"""
+# The files of the bare sender: the blocks, and what the node sends for a stream of them.
+BLOCKS, FRAMES = "blocks", "frames"
 _WAYS = ("columns", "rows")
 
 
@@ -108,12 +96,9 @@ class Found(NamedTuple):
 
     decoding: Way
     session: Way
-    stream: Way
     bare: Way
-
-    def both_rate(self) -> float:
-        """Returns the rate with the time of the session, and what bare sockets add to the decoding."""
-        return 1 / (1 / self.session.rate + max(1 / self.bare.rate - 1 / self.decoding.rate, 0.0))
+    received: Way
+    stream: Way
 
 
 async def _fill(client: tailrace.Client, server: Server, case: Case, rows: int) -> None:
@@ -181,14 +166,20 @@ def _session(recorded: Recorded, way: str) -> dict[str, float]:
     return {"rows": rows, "seconds": time.perf_counter() - began, "cpu": time.process_time() - used}
 
 
+def _received(recorded: Recorded, path: Path, way: str) -> dict[str, float]:
+    """Has a session take the bytes of a stream from a bare sender."""
+    with BareSender(path) as sender, sender.connect() as sock:
+        used, began = time.process_time(), time.perf_counter()
+        rows = recorded.receive(sock, _TAKE[way])
+        return {"rows": rows, "seconds": time.perf_counter() - began, "cpu": time.process_time() - used}
+
+
 def _bare(blocks: list[bytes], path: Path, way: str) -> dict[str, float]:
     """Receives the blocks from a bare sender into one buffer, and decodes them there."""
     take, rows = _TAKE[way], 0
     buffer = memoryview(bytearray(max(map(len, blocks))))
-    command = [sys.executable, "-c", _SENDER, str(path)]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as sender:
-        assert sender.stdout is not None
-        with socket.create_connection(("127.0.0.1", int(sender.stdout.readline()))) as sock:
+    with BareSender(path) as sender:
+        with sender.connect() as sock:
             used, began = time.process_time(), time.perf_counter()
             for data in blocks:
                 place = buffer[: len(data)]
@@ -196,7 +187,7 @@ def _bare(blocks: list[bytes], path: Path, way: str) -> dict[str, float]:
                     place = place[sock.recv_into(place) :]
                 rows += take(Mutations(Block.parse(buffer[: len(data)])))
             seconds, cpu = time.perf_counter() - began, time.process_time() - used
-        return {"rows": rows, "seconds": seconds, "cpu": cpu, "sender": float(sender.stdout.readline())}
+        return {"rows": rows, "seconds": seconds, "cpu": cpu, "sender": sender.cpu_seconds()}
 
 
 async def _blocks(client: tailrace.Client, feed: str) -> list[bytes]:
@@ -205,7 +196,7 @@ async def _blocks(client: tailrace.Client, feed: str) -> list[bytes]:
         return [event.block.tobytes() async for event in stream if isinstance(event, tailrace.Mutations)]
 
 
-async def _consume(address: str, path: Path) -> None:
+async def _consume(address: str, folder: Path) -> None:
     blocks: list[bytes] = []
     async with tailrace.connect(address) as client:
         for line in sys.stdin:
@@ -213,14 +204,17 @@ async def _consume(address: str, path: Path) -> None:
             gc.collect()
             if command == "load":
                 blocks, recorded = await _blocks(client, arguments[0]), await Recorded.of(client, arguments[0])
-                await trio.Path(path).write_bytes(b"".join(blocks))
+                await trio.Path(folder / BLOCKS).write_bytes(b"".join(blocks))
+                await trio.Path(folder / FRAMES).write_bytes(b"".join(recorded.events))
                 answer: dict[str, float] = {"blocks": len(blocks), "bytes": sum(map(len, blocks))}
             elif command == "decode":
                 answer = _decode(blocks, arguments[0])
             elif command == "session":
                 answer = _session(recorded, arguments[0])
             elif command == "bare":
-                answer = _bare(blocks, path, arguments[0])
+                answer = _bare(blocks, folder / BLOCKS, arguments[0])
+            elif command == "received":
+                answer = _received(recorded, folder / FRAMES, arguments[0])
             else:
                 answer = await _stream(client, *arguments)
             print(json.dumps(answer), flush=True)
@@ -229,9 +223,9 @@ async def _consume(address: str, path: Path) -> None:
 class Consumer:
     """The consumer's process."""
 
-    def __init__(self, address: str, path: Path) -> None:
-        """``path``: a file of its own, for the blocks."""
-        command = [sys.executable, __file__, "--consume", address, "--folder", str(path)]
+    def __init__(self, address: str, folder: Path) -> None:
+        """``folder``: for the files of the bare sender."""
+        command = [sys.executable, __file__, "--consume", address, "--folder", str(folder)]
         self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
 
     def ask(self, *command: str) -> dict[str, float]:
@@ -253,9 +247,9 @@ class Consumer:
 
 
 def _drop_files(folder: Path) -> None:
-    """Has the system forget the segments of a folder, and the blocks of the bare sender beside it."""
+    """Has the system forget the segments of a folder, and the files of the bare sender beside it."""
     os.sync()
-    for path in (*folder.rglob("*.seg"), folder.parent / BLOCKS):
+    for path in (*folder.rglob("*.seg"), folder.parent / BLOCKS, folder.parent / FRAMES):
         file = os.open(path, os.O_RDONLY)
         os.posix_fadvise(file, 0, 0, os.POSIX_FADV_DONTNEED)
         os.close(file)
@@ -271,9 +265,12 @@ def _round(consumer: Consumer, server: Server, case: Case, way: str) -> Found:
     if case.is_cold:
         _drop_files(server.folder)
     bare = consumer.ask("bare", way)
-    rows = streamed["rows"]
-    assert rows == decoded["rows"] == taken["rows"] == bare["rows"], f"{decoded}, {taken}, {streamed}, {bare}"
-    return Found(_way(decoded, 0.0), _way(taken, 0.0), _way(streamed, used), _way(bare, bare["sender"]))
+    if case.is_cold:
+        _drop_files(server.folder)
+    received = consumer.ask("received", way)
+    found = (decoded, taken, bare, received, streamed)
+    assert len({each["rows"] for each in found}) == 1, found
+    return Found(*(_way(each, each.get("sender", 0.0)) for each in found[:-1]), _way(streamed, used))
 
 
 def _way(answer: dict[str, float], sender_s: float) -> Way:
@@ -286,7 +283,7 @@ Figures = dict[tuple[Case, str], list[Found]]
 
 async def _measure(cases: list[Case], rows: int, rounds: int, folder: Path) -> Figures:
     figures: Figures = {}
-    with Server(folder / "node", folder / "log") as server, Consumer(server.address, folder / BLOCKS) as consumer:
+    with Server(folder / "node", folder / "log") as server, Consumer(server.address, folder) as consumer:
         async with tailrace.connect(server.address) as client:
             filled: set[str] = set()
             for case in cases:
@@ -306,10 +303,6 @@ def _ratio(found: list[Found], one: str, other: str) -> float:
     return median(getattr(each, one).rate / getattr(each, other).rate for each in found)
 
 
-def _share_of_both(found: list[Found]) -> float:
-    return median(each.stream.rate / each.both_rate() for each in found)
-
-
 def _of(found: list[Found], way: str) -> Way:
     return Way(*map(median, zip(*(getattr(each, way) for each in found), strict=True)))
 
@@ -322,7 +315,7 @@ def _lines(figures: Figures) -> list[Line]:
             lines.append(Line(f"{name}: {label}", _of(found, what).rate, "rows/s"))
         lines.append(Line(f"{name}: stream / decoding", _ratio(found, "stream", "decoding"), least=case.target))
         lines.append(Line(f"{name}: stream / bare sockets", _ratio(found, "stream", "bare")))
-        lines.append(Line(f"{name}: stream / both", _share_of_both(found)))
+        lines.append(Line(f"{name}: stream / session on sockets", _ratio(found, "stream", "received")))
         for what, label in _LABELS.items():
             lines.append(Line(f"{name}: {label}, the consumer's processor", _of(found, what).consumer_ns, "ns a row"))
         lines.append(Line(f"{name}: the node's processor", _of(found, "stream").sender_ns, "ns a row"))
@@ -334,9 +327,10 @@ _LABELS = {
     "decoding": "decoding alone",
     "session": "session",
     "bare": "bare sockets",
+    "received": "session on sockets",
     "stream": "stream",
 }
-_HEAD = ("million rows/s", *_LABELS.values(), "stream / decoding", "/ bare", "/ both")
+_HEAD = ("million rows/s", *_LABELS.values(), "stream / decoding", "/ bare", "/ session on sockets")
 _HEAD_PROCESSOR = ("processor, ns a row", *_LABELS.values(), "the node", "bare sender")
 
 
@@ -345,7 +339,7 @@ def write_readme(figures: Figures, setting: str) -> None:
     rates, processors = [], []
     for (case, way), found in figures.items():
         ways = [_of(found, what) for what in _LABELS]
-        ratios = [*(_ratio(found, "stream", other) for other in ("decoding", "bare")), _share_of_both(found)]
+        ratios = [_ratio(found, "stream", other) for other in ("decoding", "bare", "received")]
         name = f"{case.name}, by {way}"
         rates.append((name, *(f"{each.rate / 1e6:.2f}" for each in ways), *(f"{ratio:.2f}" for ratio in ratios)))
         senders = [_of(found, what).sender_ns for what in ("stream", "bare")]
