@@ -83,7 +83,7 @@ class Reader:
     """A task in ``receive_each``. ``on_ready`` is called for it, unless the socket is lent."""
 
     # A node with many idle connections has one for each.
-    __slots__ = ("_on_ready", "_sock", "_sockets", "_wait", "error", "has_ended", "is_lent", "take", "task")
+    __slots__ = ("_on_ready", "_sock", "_sockets", "error", "has_ended", "is_lent", "take", "task", "wait")
 
     def __init__(
         self,
@@ -95,7 +95,7 @@ class Reader:
         self._sockets = sockets
         self._sock = sock
         self._on_ready = on_ready
-        self._wait: LentWait | None = None
+        self.wait: LentWait | None = None
         self.take = take
         self.task = trio.lowlevel.current_task()
         self.is_lent = False
@@ -108,17 +108,14 @@ class Reader:
         if not self.is_lent:
             self.is_lent = True
             self._sockets.forget(self._sock)
-            if self._wait is not None:
-                self._wait.begin()
+            if self.wait is not None:
+                self.wait.begin()
 
-    def wait_in_place(self) -> bool:
-        """Waits for the lent socket, as `LendingTransport.wait_in_place`."""
-        if not self.is_lent:
-            return False
-        if self._wait is None:
-            self._wait = self._sockets.lent_wait(self._sock)
-            self._wait.begin()
-        return self._wait.wait()
+    def begin_wait(self) -> LentWait:
+        """Returns what waits for the lent socket in the place of trio's loop. It is made once, as ``wait``."""
+        self.wait = self._sockets.lent_wait(self._sock)
+        self.wait.begin()
+        return self.wait
 
     def take_back(self) -> None:
         """Ends the lending."""
@@ -135,8 +132,8 @@ class Reader:
             self._sockets.forget(self._sock)
 
     def _end_wait(self) -> None:
-        if self._wait is not None:
-            self._wait.end()
+        if self.wait is not None:
+            self.wait.end()
 
 
 class Lender:

@@ -182,9 +182,11 @@ class RequestRunner(OfOneProcess):
             raise
         finally:
             self._asking -= 1
-            self._link.forget_lone()
+            if lone.found is None:  # else the bytes that it has taken were the last ones for it
+                self._link.forget_lone()
             self._lender.ended(was_alone=not self._asking and self._session.idle)
-        lone.go_on()
+        if lone.found is None:
+            lone.go_on()
         return lone.found
 
     @trio.lowlevel.enable_ki_protection  # as ``ask``

@@ -70,7 +70,19 @@ class TcpTransport:
         if self.is_broken:
             return
         if not self._queue:
-            buffers = self._send_now(buffers)
+            try:
+                if len(buffers) == 1:
+                    sent = self._sock.send(buffers[0])
+                    if sent == len(buffers[0]):
+                        return
+                else:
+                    sent = self._sock.sendmsg(buffers[:_BUFFERS_MAX])
+            except (BlockingIOError, InterruptedError):
+                sent = 0
+            except OSError:
+                self._break()
+                return
+            buffers = _behind(buffers, sent)
             if not buffers:
                 return
         for buffer in buffers:
@@ -124,24 +136,6 @@ class TcpTransport:
         self._enqueue(part)
         self.backlog_bytes += len(head) + part.nbytes
         self._queued.set()
-
-    def _send_now(self, buffers: tuple[bytes | memoryview, ...]) -> tuple[bytes | memoryview, ...]:
-        try:
-            if len(buffers) == 1:
-                sent = self._sock.send(buffers[0])
-                return () if sent == len(buffers[0]) else (memoryview(buffers[0])[sent:],)
-            sent = self._sock.sendmsg(buffers[:_BUFFERS_MAX])
-        except (BlockingIOError, InterruptedError):
-            return buffers
-        except OSError:
-            self._break()
-            return ()
-        for index, buffer in enumerate(buffers):
-            size = len(buffer)
-            if sent < size:
-                return (memoryview(buffer)[sent:], *buffers[index + 1 :])
-            sent -= size
-        return ()
 
     async def receive(self) -> bytes | memoryview:
         # If the last read has emptied the socket, another read would most likely find nothing: wait at once.
@@ -213,7 +207,10 @@ class TcpTransport:
             return True
         try:
             data = self._sock.recv(self._receive_bytes)
-            self._fit_receive_bytes(len(data))
+            if len(data) < self._receive_bytes == RECEIVE_BYTES_MIN:  # most often: as ``_fit_receive_bytes``
+                self.is_emptied = True
+            else:
+                self._fit_receive_bytes(len(data))
             if data and reader.take(data):
                 return True
             reader.has_ended = not data
@@ -245,7 +242,8 @@ class TcpTransport:
         return True
 
     def wait_in_place(self) -> bool:
-        return self._reader is not None and self._reader.wait_in_place()
+        reader = self._reader
+        return reader is not None and reader.is_lent and (reader.wait or reader.begin_wait()).wait()
 
     def wait_lent(self) -> Awaitable[None]:
         return trio.lowlevel.wait_readable(self._sock)  # noqa: ASYNC105 - the caller awaits it, in fewer steps
@@ -390,6 +388,16 @@ async def open_tcp(host: str, port: int) -> TcpTransport:
 async def connect_tcp(address: Address) -> Transport:
     """Connects to a node over TCP. Raises Unreachable."""
     return await open_tcp(address.host, address.port)
+
+
+def _behind(buffers: tuple[bytes | memoryview, ...], sent: int) -> tuple[bytes | memoryview, ...]:
+    """Returns ``buffers`` without their first ``sent`` bytes."""
+    for index, buffer in enumerate(buffers):
+        size = len(buffer)
+        if sent < size:
+            return (memoryview(buffer)[sent:], *buffers[index + 1 :]) if sent else buffers[index:]
+        sent -= size
+    return ()
 
 
 def _reason(error: OSError) -> str:
