@@ -13,8 +13,8 @@ from _peers.worker import Found
 
 _WORKER = str(Path(__file__).with_name("worker.py"))
 _WORKER_SECONDS_MAX = 180.0
-# Operations for each question. So a question takes about a second of each server on a quiet machine; single puts take two
-# or three, since a p99 of 1,500 was that of 15 puts, and its ratio to another one differed by a third from run to run.
+# Operations for each question. So a question takes about a second of each server on a quiet machine. Single puts take
+# two or three: the p99 of 1,500 is that of 15 puts, and its ratio to another one differed by a third from run to run.
 _COUNTS = {
     "put_rows": {"tailrace": 500_000, "kafka": 500_000, "redis": 100_000, "postgres": 60_000},
     "write": {"tailrace": 500_000, "kafka": 500_000, "redis": 100_000, "postgres": 150_000},
