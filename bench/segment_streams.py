@@ -84,11 +84,15 @@ CASES = (
 
 
 class Way(NamedTuple):
-    """One way to get the rows, in one round: rows a second, and ns of processor for a row."""
+    """One way to get the rows, in one round: rows a second, and ns of processor for a row.
+
+    ``opening_ms`` passed by the clock until the stream was open.
+    """
 
     rate: float
     consumer_ns: float
     sender_ns: float = 0.0
+    opening_ms: float = 0.0
 
 
 class Found(NamedTuple):
@@ -153,10 +157,12 @@ async def _stream(client: tailrace.Client, feed: str, way: str) -> dict[str, flo
     take, rows = _TAKE[way], 0
     used, began = time.process_time(), time.perf_counter()
     async with client.feed(feed).consume(until="now", catch_up="stream") as stream:
+        opening_s = time.perf_counter() - began
         async for event in stream:
             if isinstance(event, tailrace.Mutations):
                 rows += take(event)
-    return {"rows": rows, "seconds": time.perf_counter() - began, "cpu": time.process_time() - used}
+    seconds, cpu = time.perf_counter() - began, time.process_time() - used
+    return {"rows": rows, "seconds": seconds, "cpu": cpu, "opening": opening_s}
 
 
 def _session(recorded: Recorded, way: str) -> dict[str, float]:
@@ -275,7 +281,12 @@ def _round(consumer: Consumer, server: Server, case: Case, way: str) -> Found:
 
 def _way(answer: dict[str, float], sender_s: float) -> Way:
     rows = answer["rows"]
-    return Way(rows / answer["seconds"], answer["cpu"] * 1e9 / rows, sender_s * 1e9 / rows)
+    return Way(
+        rows / answer["seconds"],
+        answer["cpu"] * 1e9 / rows,
+        sender_s * 1e9 / rows,
+        answer.get("opening", 0.0) * 1000,
+    )
 
 
 Figures = dict[tuple[Case, str], list[Found]]
@@ -316,6 +327,7 @@ def _lines(figures: Figures) -> list[Line]:
         lines.append(Line(f"{name}: stream / decoding", _ratio(found, "stream", "decoding"), least=case.target))
         lines.append(Line(f"{name}: stream / bare sockets", _ratio(found, "stream", "bare")))
         lines.append(Line(f"{name}: stream / session on sockets", _ratio(found, "stream", "received")))
+        lines.append(Line(f"{name}: until the stream is open", _of(found, "stream").opening_ms, "ms"))
         for what, label in _LABELS.items():
             lines.append(Line(f"{name}: {label}, the consumer's processor", _of(found, what).consumer_ns, "ns a row"))
         lines.append(Line(f"{name}: the node's processor", _of(found, "stream").sender_ns, "ns a row"))
@@ -330,7 +342,7 @@ _LABELS = {
     "received": "session on sockets",
     "stream": "stream",
 }
-_HEAD = ("million rows/s", *_LABELS.values(), "stream / decoding", "/ bare", "/ session on sockets")
+_HEAD = ("million rows/s", *_LABELS.values(), "stream / decoding", "/ bare", "/ session on sockets", "open in, ms")
 _HEAD_PROCESSOR = ("processor, ns a row", *_LABELS.values(), "the node", "bare sender")
 
 
@@ -341,7 +353,9 @@ def write_readme(figures: Figures, setting: str) -> None:
         ways = [_of(found, what) for what in _LABELS]
         ratios = [_ratio(found, "stream", other) for other in ("decoding", "bare", "received")]
         name = f"{case.name}, by {way}"
-        rates.append((name, *(f"{each.rate / 1e6:.2f}" for each in ways), *(f"{ratio:.2f}" for ratio in ratios)))
+        rate_texts = (f"{each.rate / 1e6:.2f}" for each in ways)
+        opening = f"{_of(found, 'stream').opening_ms:.1f}"
+        rates.append((name, *rate_texts, *(f"{ratio:.2f}" for ratio in ratios), opening))
         senders = [_of(found, what).sender_ns for what in ("stream", "bare")]
         processors.append((name, *(number(each.consumer_ns) for each in ways), *map(number, senders)))
     text = [BEGIN, "", setting, "", *_table(_HEAD, rates), "", *_table(_HEAD_PROCESSOR, processors), "", END]
