@@ -6,6 +6,10 @@ import struct
 
 import pytest
 import trio
+import trio.testing
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests.tiers import examples
 
 from tailrace.errors import Unreachable
 from tailrace.trio import ready_sockets
@@ -79,6 +83,77 @@ async def test_more_buffers_than_one_call_takes(pair):
     left.send(*parts)
     whole = b"".join(parts)
     assert await read(right, len(whole)) == whole
+
+
+class StintingSocket:
+    """Takes so many bytes of each call as ``takes`` tells, or raises its error; then it takes all."""
+
+    def __init__(self, writable, takes):
+        self.fileno = writable.fileno
+        self._takes = iter(takes)
+        self.taken = b""
+
+    def send(self, data):
+        take = next(self._takes, None)
+        if isinstance(take, type):
+            raise take
+        self.taken += data[:take]
+        return len(data[:take])
+
+    def sendmsg(self, buffers):
+        assert len(buffers) <= 1024, "the system takes no more"
+        return self.send(b"".join(buffers))
+
+    def setblocking(self, blocks):
+        assert not blocks
+
+    def setsockopt(self, *_): ...
+    def shutdown(self, _): ...
+    def close(self): ...
+
+
+short = st.binary(max_size=5)
+buffers = st.lists(short | short.map(memoryview), max_size=5)
+many = st.integers(511, 1030).map(lambda count: [b"%d" % number * (number % 3) for number in range(count)])
+# None: the tasks run until they wait.
+sends = st.lists(st.none() | buffers | buffers | many, max_size=8)
+takes = st.none() | st.integers(1, 10) | st.integers(1, 3000) | st.sampled_from([BlockingIOError, InterruptedError])
+
+
+async def check_sends(sends, takes):
+    """Sends, and compares what was taken and what waits with all that was sent."""
+    writable, peer = socket.socketpair()
+    sock = StintingSocket(writable, takes)
+    transport, sent = TcpTransport(sock, "left"), b""
+
+    def check():
+        assert ConnectionResetError in takes or not transport.is_broken
+        assert sent.startswith(sock.taken)
+        assert transport.backlog_bytes == (0 if transport.is_broken else len(sent) - len(sock.taken))
+
+    with writable, peer:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(transport.run)
+            for each in sends:
+                if each is None:
+                    await trio.testing.wait_all_tasks_blocked()
+                else:
+                    transport.send(*each)
+                    sent += b"".join(each)
+                check()
+            await trio.testing.wait_all_tasks_blocked()
+            check()
+            assert transport.is_broken or sock.taken == sent
+            transport.close()
+        was_taken = sock.taken
+        transport.send(b"late")
+        assert sock.taken == was_taken
+
+
+@settings(max_examples=examples(200))
+@given(sends, st.lists(takes, max_size=12), st.booleans())
+def test_each_byte_leaves_once_and_in_order_however_much_a_call_takes(sends, takes, breaks):
+    trio.run(check_sends, sends, [*takes, ConnectionResetError] if breaks else takes)
 
 
 async def test_bytes_are_received_into_buffers(pair):
