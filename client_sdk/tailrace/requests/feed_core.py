@@ -378,7 +378,10 @@ class FeedCore:
     # Reading
 
     def get(self, key: bytes, level: str, at_least: Version | None) -> Plan[Item | None]:
-        """Returns the current value of a key. Writes of this client that are on their way are waited for.
+        """Returns the current value of a key.
+
+        Waits for the writes of this client that were sent before, also if the connection is lost meanwhile. It does
+        not wait for one that the node has refused for now, nor for rows that a writer still gathers.
 
         Args:
             key: 1 to 4,096 bytes.

@@ -381,21 +381,18 @@ class RequestSession:
     # Frames
 
     def _collect(self, now: float) -> None:
-        if self._queue.unsent:
-            if self._writes.gathers:  # look-ups are to see the rows that were put before them
-                self._send_writes(now)
-            for request in self._queue.take_due(now):
-                id = self._id_for(request)
-                try:
-                    frame = request.encode(id)
-                    check_request(frame)
-                except (TooLarge, TypeError, ValueError) as error:  # requests of others go on, on this connection
-                    del self._by_id[id]
-                    self._queue.fail(request, error if isinstance(error, TooLarge) else _unfit(error))
-                    continue
-                self._out += (frame,) if isinstance(frame, bytes) else frame
-        if self._writes.is_holding:
+        if self._writes.is_holding:  # first: look-ups are to see what was put before them, on a new connection, too
             self._send_writes(now)
+        for request in self._queue.take_due(now) if self._queue.unsent else ():
+            id = self._id_for(request)
+            try:
+                frame = request.encode(id)
+                check_request(frame)
+            except (TooLarge, TypeError, ValueError) as error:  # requests of others go on, on this connection
+                del self._by_id[id]
+                self._queue.fail(request, error if isinstance(error, TooLarge) else _unfit(error))
+                continue
+            self._out += (frame,) if isinstance(frame, bytes) else frame
 
     def _send_writes(self, now: float) -> None:
         for write in self._writes.take(now):

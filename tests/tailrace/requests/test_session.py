@@ -42,7 +42,7 @@ def test_nothing_is_asked_before_the_greeting():
     made.hear(HELLO_OK.encode())
     assert made.session.is_open
     assert made.session.peer == HELLO_OK
-    assert [name_of(frame) for frame in made.sent()] == ["early", ("also early", 1, 0)]
+    assert [name_of(frame) for frame in made.sent()] == [("also early", 1, 0), "early"]
 
 
 def test_a_request_that_no_node_accepts_fails_alone(made):
@@ -81,12 +81,21 @@ def test_after_a_lost_connection_what_is_unanswered_is_asked_again_in_order(made
         made.call(name)
         made.write(name.upper())
     frames = made.sent()
-    made.hear(encode_json(Opcode.RESULT, {}, frames[1].id), written(frames[3]))
+    made.hear(encode_json(Opcode.RESULT, {}, frames[4].id), written(frames[0]))
     made.session.connection_lost(Unreachable("cut"))
     made.greet()
     again = [name_of(frame) for frame in made.sent()]
-    assert again == ["a", "c", ("B", 2, WriteFlag.RESEND), ("C", 3, WriteFlag.RESEND)]
+    assert again == [("B", 2, WriteFlag.RESEND), ("C", 3, WriteFlag.RESEND), "a", "c"]
     assert set(made.answers) == {"b", "A"}
+
+
+def test_a_look_up_is_asked_again_behind_the_writes_that_came_before_it(made):
+    """Sent before them, it would not see a row that was on its way when it began."""
+    made.write("put")
+    made.get("get", [b"k"])
+    assert [frame.opcode for frame in made.sent()] == [Opcode.WRITE, Opcode.GET]
+    made.session.connection_lost(Unreachable("cut"))
+    assert [frame.opcode for frame in made.greet().sent()] == [Opcode.WRITE, Opcode.GET]
 
 
 def test_half_a_frame_of_the_lost_connection_is_forgotten(made):
@@ -124,7 +133,7 @@ def test_what_a_write_carries(made):
 def test_errors_reach_who_asked(made):
     made.call("a")
     made.write("b")
-    call, write = made.sent()
+    write, call = made.sent()
     made.hear(encode_error(UnknownFeed("no a"), call.id))
     made.hear(encode_error(VersionConflict("no b", current=Version(0, BRANCH, 3)), write.id))
     assert isinstance(made.answers["a"], UnknownFeed)
@@ -134,11 +143,11 @@ def test_errors_reach_who_asked(made):
 def test_what_is_refused_for_now_is_asked_again_after_a_while(made):
     made.call("a")
     made.write("b")
-    call, write = made.sent()
+    write, call = made.sent()
     made.hear(encode_error(Overloaded("busy"), call.id), encode_error(NoSpace("full"), write.id))
     assert made.sent() == []
     made.now += 1.0
-    assert [name_of(frame) for frame in made.sent()] == ["a", ("b", 1, 0)]
+    assert [name_of(frame) for frame in made.sent()] == [("b", 1, 0), "a"]
     assert made.answers == {}
 
 
@@ -394,7 +403,7 @@ def test_answers_beside_a_refusal_are_taken():
     made = placed("leader")
     made.write("a")
     made.call("b")
-    call, write = made.sent()
+    write, call = made.sent()
     with pytest.raises(NotLeader):
         made.hear(encode_error(NotLeader("no more"), write.id), encode_json(Opcode.RESULT, {}, call.id))
     assert made.answers == {"b": {}}
