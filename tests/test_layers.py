@@ -127,6 +127,7 @@ def circles(graph):
 
 
 @pytest.mark.parametrize("package", LAYERS_OF)
+@pytest.mark.slow
 def test_every_room_has_a_layer(package):
     rooms = {name.split(".")[1] for name in arrows() if name.startswith(f"{package}.")}
     assert rooms == {room for layer in LAYERS_OF[package] for room in layer}

@@ -242,6 +242,7 @@ def product():
     return {str(path.relative_to(ROOT)): read(path.read_text()) for path in paths}
 
 
+@pytest.mark.slow
 def test_state_has_one_owner():
     found = violations(product(), OWNERS)
     assert not found, "\n".join(["call a method of the owner instead:", *found])

@@ -216,6 +216,7 @@ def long_sentences(passages):
 
 
 @pytest.mark.parametrize("package", PACKAGES)
+@pytest.mark.slow
 def test_docstrings_and_comments_stay_below_a_limit(package):
     check(package, sources(PACKAGES[package]).prose, LIMITS[package][0])
 
@@ -236,6 +237,7 @@ def test_each_guide_stays_below_a_limit_of_its_own(guide):
 
 
 @pytest.mark.parametrize("package", PACKAGES)
+@pytest.mark.slow
 def test_the_share_of_long_sentences_falls(package):
     share, long = long_sentences(sources(PACKAGES[package]).docstrings)
     longest = sorted(long, key=lambda found: len(found[1].split()), reverse=True)[:WORST_SHOWN]

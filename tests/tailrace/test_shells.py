@@ -203,6 +203,7 @@ def functions(shell):
 
 
 @pytest.mark.parametrize(("one", "other"), PAIRS)
+@pytest.mark.slow
 def test_no_logic_is_written_twice(one, other):
     of_other = list(functions(other))
     twice = []

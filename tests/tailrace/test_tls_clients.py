@@ -185,6 +185,7 @@ async def test_a_context_for_a_plain_url(authority):
 
 
 @each_shell
+@pytest.mark.slow
 async def test_nothing_listens(greet, authority):
     with pytest.raises(Unreachable):
         await greet("tailraces://127.0.0.1:9", authority.client(), connect_timeout=0.5)

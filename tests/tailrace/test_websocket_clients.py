@@ -201,6 +201,7 @@ async def test_a_node_that_is_not_known_by_the_name(port, greet, monkeypatch):
 
 
 @each_shell
+@pytest.mark.slow
 async def test_nothing_listens(greet):
     with pytest.raises(Unreachable):
         await greet("ws://127.0.0.1:9", connect_timeout=0.5)

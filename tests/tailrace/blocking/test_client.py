@@ -71,6 +71,7 @@ def test_bad_urls():
             blocking.connect(url)
 
 
+@pytest.mark.slow
 def test_nobody_there():
     client = blocking.connect(f"tailrace://127.0.0.1:{free_port()}", connect_timeout=0.5)
     text = r"no node at 127\.0\.0\.1:\d+ could be used within 0\.5 s: .*refused"

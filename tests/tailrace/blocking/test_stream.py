@@ -193,6 +193,7 @@ def test_unknown_feed(client):
         pass
 
 
+@pytest.mark.slow
 def test_no_node():
     client = blocking.connect("tailrace://127.0.0.1:1", token=None, name=None, connect_timeout=1, retry_for=0.5)
     begin = time.monotonic()

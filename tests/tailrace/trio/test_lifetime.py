@@ -306,6 +306,7 @@ async def test_a_cancellation_inside_of_a_group_of_the_body_is_caught_where_it_b
     assert not caught.group_contains(trio.Cancelled)
 
 
+@pytest.mark.slow
 async def test_nothing_answers():
     url = f"tailrace://127.0.0.1:{free_port()}"
     with pytest.raises(tailrace.Unreachable, match=r"no node at 127\.0\.0\.1") as caught:

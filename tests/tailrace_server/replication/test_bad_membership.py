@@ -95,6 +95,7 @@ BAD = [pytest.param(errno.ENOSPC, "", id="full"), pytest.param(errno.EIO, FILE_N
 
 @pytest.mark.parametrize("failover", ["auto", "manual"])
 @pytest.mark.parametrize(("code", "name"), BAD)
+@pytest.mark.slow
 async def test_a_command_hands_over_a_leader_that_cannot_write_its_promise(
     tmp_path, nursery, faults, caplog, code, name, failover
 ):
@@ -157,6 +158,7 @@ async def test_a_leader_with_a_full_disk_promises_by_a_piece_of_the_reserve(tmp_
         assert space.reserved_bytes == held_bytes
 
 
+@pytest.mark.slow
 async def test_after_a_failed_handover_a_leader_that_cannot_lead_anew_steps_down(tmp_path, nursery, faults):
     """The target has promised itself the next term, and then has failed. The old leader cannot write a later one."""
     nodes = await started(tmp_path, nursery, "auto")
@@ -192,6 +194,7 @@ async def test_a_leader_that_stepped_down_without_its_promise_does_not_lead_agai
         assert first.rows("orders") == {**ROWS, b"c": b"3"}
 
 
+@pytest.mark.slow
 async def test_a_handover_without_the_leaders_vote_takes_a_majority_of_others(tmp_path, nursery, faults):
     """The third member is down: neither member leads, and the leader that was does not go on as if it led."""
     nodes = await started(tmp_path, nursery, "auto")

@@ -84,6 +84,7 @@ async def test_a_leader_whose_journal_refuses_records_hands_over(nodes, monkeypa
         assert await nodes.settled() is not first
 
 
+@pytest.mark.slow
 async def test_it_leads_on_if_each_disk_refuses_and_tells_it(nodes, monkeypatch):
     async with nodes.client(retry_for=1.0) as client:
         feed = await nodes.filled(client, ROWS)

@@ -248,6 +248,7 @@ async def test_members_that_stop_together_stop(nodes):
     assert not any(node.is_up for node in nodes)
 
 
+@pytest.mark.slow
 async def test_a_member_whose_disk_hangs_does_not_hold_up_a_failover(nodes, monkeypatch):
     first = nodes.leader
     second, third = [node for node in nodes if node is not first]
@@ -529,6 +530,7 @@ async def test_a_promotion_of_a_member_without_room_warns(nodes, monkeypatch):
         assert any("would refuse writes, because its disk is nearly full or fails" in step for step in answer["steps"])
 
 
+@pytest.mark.slow
 async def test_a_member_that_has_promised_more_is_led_again_by_a_leader_that_cannot_ask_it(nodes, monkeypatch):
     """A cut goes one way: the leader cannot connect to it. It tells its promise with its own questions."""
     async with nodes.client() as client:

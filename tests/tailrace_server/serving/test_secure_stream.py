@@ -132,6 +132,7 @@ async def test_a_flood_of_key_updates_ends_a_connection_of_http(https, authority
         nursery.cancel_scope.cancel()
 
 
+@pytest.mark.slow
 async def test_key_updates_beside_data_are_fine(https, authority, tmp_path):
     """However many there are in all: here three times those that end a connection without data."""
     stream = await trio.open_tcp_stream(*https)

@@ -198,6 +198,7 @@ async def test_a_client_that_does_not_read_is_dropped(monkeypatch):
             assert len(await read_all(stream)) < 20_000_000
 
 
+@pytest.mark.slow
 async def test_leaving_does_not_wait_for_who_does_not_read(monkeypatch):
     monkeypatch.setattr(door_module, "SEND_SECONDS_MAX", 600.0)
     with trio.fail_after(60):  # far below what a send may take
