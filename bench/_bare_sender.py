@@ -6,7 +6,6 @@ import socket
 import subprocess
 import sys
 from pathlib import Path
-from types import TracebackType
 
 # Reads a file, and sums and sends it, a MiB at a time; then prints its processor time.
 _PROGRAM = """
@@ -47,8 +46,6 @@ class BareSender:
     def __enter__(self) -> BareSender:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._process.kill()
         self._process.communicate()

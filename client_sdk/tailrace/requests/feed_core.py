@@ -378,10 +378,7 @@ class FeedCore:
     # Reading
 
     def get(self, key: bytes, level: str, at_least: Version | None) -> Plan[Item | None]:
-        """Returns the current value of a key.
-
-        Waits for the writes of this client that were sent before, also if the connection is lost meanwhile. It does
-        not wait for one that the node has refused for now, nor for rows that a writer still gathers.
+        """Returns the current value of a key. Waits for this client's writes that were sent, unless refused for now.
 
         Args:
             key: 1 to 4,096 bytes.

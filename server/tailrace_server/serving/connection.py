@@ -384,9 +384,7 @@ class Connection:
         """Sends an answer at once. Returns False, and does nothing, if something is to be sent before it."""
         if not self.answers.may_pass or self.is_closing or self.replica is not None or self.rounds.has_news:
             return False
-        self.sent_at = self.node.turn.now  # as ``send``, with a call less for each answer
-        self.transport.send(data)
-        self.memory.sent(len(data))
+        self.send((data,), len(data))
         return True
 
     # Ending
